@@ -37,6 +37,7 @@ def down() -> int:
     forget(ssh_files)
     shutil.rmtree(ssh_files, ignore_errors=True)
     remove_empty_state()
+    sys.stdout.write("the local cluster was removed. `make clean` also deletes the cache of all checkouts\n")
     return 0
 
 

@@ -17,6 +17,7 @@ source "$root/tools/setup/env.sh"
 
 main() {
   [[ -r /etc/debian_version ]] || die "this set-up supports Debian and Ubuntu only. Fix: install the packages listed in tools/setup/ manually"
+  [[ ${1:-} != --demo ]] || require_ports
   mkdir -p "$logs"
   one_at_a_time
   trap on_exit EXIT

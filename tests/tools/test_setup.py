@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ import pytest
 
 from components.plan.check import Computer
 from components.platforms.local.image import find_image, hold_image
+from components.platforms.local.spec import LocalSpec
 from tests.conftest import ROOT, MakeProgram
 from tests.plain_clone import PlainClone
 from tests.yard.conftest import git
@@ -326,7 +328,24 @@ def test_used_ports_stop_the_demo_before_the_set_up(
     assert "Fix: write `ssh_port_base: 22400` there" in errors
 
 
+def test_used_ports_stop_the_first_set_up_at_once(tmp_path: Path) -> None:
+    (tmp_path / "stacks").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        stack = f"config:\n  trainyard:cluster:\n    platform:\n      ssh_port_base: {port - 1}\n"
+        (tmp_path / "stacks" / "Pulumi.local.yaml").write_text(stack)
+        done = shell("require_ports", tmp_path)
+        assert done.returncode == 1
+        assert re.search(rf"Pulumi.local.yaml: ports in use on 127.0.0.1: .*\b{port}\b.*Nothing was changed", done.stderr)
+        assert re.search(r"Fix: write `ssh_port_base: \d+` under `platform:` in stacks/Pulumi.local.yaml", done.stderr)
+        # A cluster of this checkout may use its own ports.
+        (tmp_path / ".trainyard" / "run" / "local").mkdir(parents=True)
+        assert shell("require_ports", tmp_path).returncode == 0
+    assert f"base:={LocalSpec(provider='local').ssh_port_base}" in (ROOT / "tools/setup/system.sh").read_text()
+
+
 def test_the_demo_checks_before_it_builds_the_image() -> None:
     setup = (ROOT / "tools/setup.sh").read_text()
+    assert setup.index("require_ports") < setup.index("one_at_a_time")
     assert setup.index("tools.demo --check") < setup.index('start image "Golden image"')
     assert "tools/setup.sh --demo;" in (ROOT / "Makefile").read_text()

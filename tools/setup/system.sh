@@ -26,6 +26,27 @@ missing_packages() {
   done
 }
 
+# Prints the SSH ports of a local stack with two workers that are in use. The argument is the first port.
+used_ports() {
+  local port
+  for port in "$1" $(($1 + 1)) $(($1 + 2)); do
+    if (: >"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then echo "$port"; fi
+  done
+}
+
+# Ends the set-up if the ports of the local stack are in use, because Python's check of the stack file (tools.demo
+# --check) needs packages whose installation takes minutes. A stack of this checkout may use its own ports.
+require_ports() {
+  local file=stacks/Pulumi.local.yaml base used free
+  [[ ! -d $state/run/local ]] || return 0
+  base=$(sed -n 's/^ *ssh_port_base: *\([0-9]*\).*/\1/p' "$root/$file")
+  used=$(used_ports "${base:=22100}" | paste -sd' ')
+  [[ $used ]] || return 0
+  for ((free = 22400; free < 60000; free += 300)); do [[ $(used_ports "$free") ]] || break; done
+  die "$file: ports in use on 127.0.0.1: $used, for example by the local cluster of another checkout. Nothing was" \
+    "changed. Fix: write \`ssh_port_base: $free\` under \`platform:\` in $file, or stop the other cluster if it is yours"
+}
+
 # as_root COMMAND...: runs a command as root, with sudo if necessary.
 as_root() {
   if [[ $EUID == 0 ]]; then "$@"; else sudo "$@"; fi
