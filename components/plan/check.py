@@ -34,7 +34,7 @@ class Draft:
     provider: str = ""
     """Name of the platform, or "" if it is unknown."""
     known_machines: Mapping[str, Machine] | None = None
-    """The platform's machine types by name, or None if unknown. Even an invalid platform section can select the types."""
+    """The platform's machine types, or None if unknown. Even an invalid platform section can select the types."""
     network: NetworkSpec | None = None
     head: HeadSpec | None = None
     nodes: Mapping[str, GroupSpec] = field(default_factory=dict)

@@ -92,6 +92,16 @@ class Service:
     """Date of the price."""
 
 
+def known_usd(plan: ClusterPlan) -> float:
+    """Return the sum of the known list prices of machines, storage and gateway, in dollars per hour."""
+    return hourly_price(plan).usd + sum(service.usd or 0 for service in services(plan))
+
+
+def unpriced(plan: ClusterPlan) -> tuple[str, ...]:
+    """Return the names of the machine types, the storage and the gateway whose prices are unknown."""
+    return (*hourly_price(plan).unpriced, *(service.name for service in services(plan) if service.usd is None))
+
+
 def services(plan: ClusterPlan) -> tuple[Service, ...]:
     """Return the shared storage and the gateway, if any. A service without a row in service_prices.yaml is omitted."""
     kinds = [plan.storage.kind, *(["bastion"] if plan.access.via == "bastion" else [])]

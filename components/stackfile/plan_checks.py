@@ -9,7 +9,15 @@ from ipaddress import IPv4Network
 from components.catalog import conflicts, driver_locks, incompatible
 from components.node.user_data import AccessKeys, render_user_data
 from components.plan.check import Broken, Check, Level, Planned, check, checks_in
-from components.platforms.demand import hourly_price, quota_needs, services, spot_priced, storage_mib_s, used_prices
+from components.platforms.demand import (
+    hourly_price,
+    known_usd,
+    quota_needs,
+    spot_priced,
+    storage_mib_s,
+    unpriced,
+    used_prices,
+)
 from components.platforms.registry import platform_facts
 
 _KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"  # as long as a real public key
@@ -71,7 +79,7 @@ def ssh_network_is_real(planned: Planned) -> Iterator[Broken]:
 def within_budget(planned: Planned) -> Iterator[Broken]:
     """At known list prices, machines, shared storage and gateway do not cost more than the price limit."""
     limit = planned.plan.limits.max_usd_per_hour
-    usd = hourly_price(planned.plan).usd + sum(service.usd or 0 for service in services(planned.plan))
+    usd = known_usd(planned.plan)
     if limit is not None and usd > limit:
         yield Broken(
             path="cluster.limits.max_usd_per_hour",
@@ -82,7 +90,7 @@ def within_budget(planned: Planned) -> Iterator[Broken]:
 @check(
     "limit-can-be-kept",
     Level.WARNING,
-    "add limit-can-be-kept to `silence`, or record the prices in components/catalog",
+    "look up the price, subtract it from the limit, and add limit-can-be-kept to `silence`",
     "add limit-can-be-kept to `silence`, or compare the recorded prices with the cloud's current Spot prices",
 )
 def limit_is_effective(planned: Planned) -> Iterator[Broken]:
@@ -90,10 +98,8 @@ def limit_is_effective(planned: Planned) -> Iterator[Broken]:
     if planned.plan.limits.max_usd_per_hour is None:
         return
     path = "cluster.limits.max_usd_per_hour"
-    unknown = [*hourly_price(planned.plan).unpriced]
-    unknown += [service.name for service in services(planned.plan) if service.usd is None]
-    if unknown:
-        rule = f"no price is recorded for {', '.join(unknown)}, so the limit does not include them"
+    if unknown := unpriced(planned.plan):
+        rule = f"the cluster can cost more than the limit, because no price is recorded for {', '.join(unknown)}"
         yield Broken(path=path, rule=rule)
     if spot := spot_priced(planned.plan):
         rule = (

@@ -17,6 +17,7 @@ from components.catalog import machines
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
 from components.platforms.azure.spec import regions_with, sizes
+from components.platforms.demand import known_usd, unpriced
 from components.platforms.gcp.spec import zones_with
 from components.platforms.hosts.spec import HostsSpec
 from components.platforms.local.computer import THIS_COMPUTER
@@ -24,7 +25,6 @@ from components.spec.explain import nearest
 from components.spec.model import is_private
 from components.stackfile.read import CLUSTER_KEY, parse_stack
 from trainyard.errors import FileError, Problem, RuleError, StackFileError
-from yard.preview.describe import known_usd
 from yard.show import say
 from yard.stack.workspace import stack_names
 
@@ -214,7 +214,9 @@ def _machine(draft: StackDraft, machine: str) -> Values:
     placement = "same_fabric" if fabric else "none"
     place, places_of = _PLACES[draft.provider]
     values = {group: {"machine": machine, "count": draft.group["count"], "placement": placement}}
-    return values if "region" in draft.answers else {**values, ("platform", place): places_of([machine])[0]}
+    offering = places_of([machine])
+    keeps = "region" in draft.answers or draft.section["platform"][place] in offering
+    return values if keeps else {**values, ("platform", place): offering[0]}
 
 
 def _limit(answer: str) -> dict[str, float] | None:
@@ -399,7 +401,9 @@ def _ask(question: Question, draft: StackDraft) -> StackDraft:
     for number, choice in enumerate(choices, start=1):
         say(f"{number:>4}  {_label(question, draft, choice)}")
     if question.key == "budget":
-        say(f"  known list prices with {len(draft.plan().workers)} nodes: ${known_usd(draft.plan()):.2f}/h")
+        plan = draft.plan()
+        more = "".join(f" plus the unknown price of {name}" for name in unpriced(plan))
+        say(f"  known list prices with {len(plan.workers)} nodes: ${known_usd(plan):.2f}/h{more}")
 
     def checked(text: str) -> StackDraft:
         by_number = text.isdecimal() and 0 < int(text) <= len(choices)
@@ -409,9 +413,10 @@ def _ask(question: Question, draft: StackDraft) -> StackDraft:
         return new
 
     text = question.text + (" (number or name)" if choices else "")
-    answered: StackDraft = typer.prompt(
-        text, default=question.default, value_proc=checked, show_default=bool(question.default)
-    )
+    # The draft has a place that offers the machine type.
+    place = _PLACES[draft.provider][0] if question.key == "region" else None
+    default = draft.section["platform"][place] if place else question.default
+    answered: StackDraft = typer.prompt(text, default=default, value_proc=checked, show_default=bool(default))
     return answered
 
 

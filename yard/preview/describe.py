@@ -18,7 +18,7 @@ from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.node.user_data import AccessKeys, cloud_config, install_script, render_user_data
 from components.plan.check import Computer, Finding, Level
 from components.plan.plan import ClusterPlan, HostPlan
-from components.platforms.demand import hourly_price, quota_needs, services
+from components.platforms.demand import known_usd, quota_needs, unpriced
 from components.stackfile.read import read_stack
 from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError, Problem, StackFileError
@@ -85,7 +85,7 @@ class Description:
         return Snapshot(
             hosts=[host.name for host in self.plan.hosts],
             usd=known_usd(self.plan),
-            priced=all_priced(self.plan),
+            priced=not unpriced(self.plan),
             quota=[[each.quota, each.place, each.amount] for each in self.quota],
             files=dict(_files(self.plan)),
         )
@@ -102,16 +102,6 @@ def describe(stack: str, folder: Path = ROOT / "stacks", computer: Computer | No
         problems = (Problem(path="cluster", rule=str(error), fix="correct the catalog file"),)
     findings = tuple(Finding(check="", level=Level.ERROR, problem=problem) for problem in problems)
     return Description(stack=stack, plan=None, findings=findings)
-
-
-def known_usd(plan: ClusterPlan) -> float:
-    """Return the sum of the known list prices of machines, storage and gateway, in dollars per hour."""
-    return hourly_price(plan).usd + sum(service.usd or 0 for service in services(plan))
-
-
-def all_priced(plan: ClusterPlan) -> bool:
-    """Return whether the prices of all machines, the storage and the gateway are known."""
-    return hourly_price(plan).total is not None and all(service.usd is not None for service in services(plan))
 
 
 def _roles(plan: ClusterPlan) -> Iterator[tuple[str, HostPlan]]:

@@ -18,14 +18,15 @@ from components.plan.check import Finding, Level
 from components.plan.plan import ClusterPlan
 from components.platforms.demand import (
     hourly_price,
+    known_usd,
     services,
     spot_priced,
     storage_mib_s,
+    unpriced,
     used_prices,
     used_sources,
 )
 from components.platforms.registry import platform_facts
-from yard.preview.describe import all_priced, known_usd
 from yard.preview.difference import Difference, FileDiff
 from yard.preview.report import Preview, Report, capacity
 from yard.show import console as standard_console
@@ -93,7 +94,7 @@ def headline(report: Report) -> str:
 def total_price(plan: ClusterPlan) -> str:
     """Return the hourly list price of machines, storage and gateway, and whether some prices are unknown."""
     known = known_usd(plan)
-    if all_priced(plan):
+    if not unpriced(plan):
         return f"list price ${known:.2f}/h"
     return f"list price ${known:.2f}/h plus unknown prices" if known else "list price unknown"
 

@@ -46,10 +46,12 @@ def plan(post: Post, as_json: bool) -> None:
         return
     say(post.title)
     say(f"\n1. stack {post.stack}")
-    name = post.stack
-    say(f"     pulumi stack select --create {name} && pulumi up -s {name}   # `yard preview {name}` prints the price")
-    if not post.smoke:
-        say(f"     with your account or hosts: `yard init NAME --from {post.name}`, and `--stack NAME` from here on")
+    if post.smoke:
+        say("     make demo")
+    else:
+        say(f"     yard init NAME --from {post.name}")
+        say("     pulumi stack select --create NAME && pulumi up -s NAME   # `yard preview NAME` prints the price")
+        say("     export TRAINYARD_STACK=NAME")
     say("2. environments, built by the first job that uses them")
     for line in _environments(loaded, smoke=post.smoke):
         say(f"     {line}")

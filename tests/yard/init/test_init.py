@@ -293,11 +293,12 @@ def test_it_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_missing_values_are_asked_until_they_are_valid(
     write: WriteStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("Bad", "new", "1", "", "Standard_ND96asr_v5", "1", "westus9", "eastus", "x", "", "50", "60", "")
+    given = ("Bad", "new", "1", "", "Standard_ND96asr_v5", "1", "westus9", "", "x", "", "50", "60", "")
     answer(monkeypatch, *given)
     new = write(prompt=True)
     gpu = {"machine": "Standard_ND96asr_v4", "count": 2, "placement": "same_fabric"}
     assert section(new.file)["nodes"] == {"gpu": gpu}
+    assert section(new.file)["platform"]["region"] == "eastus"
     assert new.file.name == "Pulumi.new.yaml"
     shown = capsys.readouterr().out
     for text in (
@@ -306,7 +307,7 @@ def test_missing_values_are_asked_until_they_are_valid(
         "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h",
         "Fix: write westus2",
         "Error: must be a whole number",
-        "known list prices with 2 nodes: $54.96/h",
+        "known list prices with 2 nodes: $54.96/h plus the unknown price of bastion-standard\n",
         "the limit is 50. Fix: use fewer or smaller machines, or raise the limit",
     ):
         assert text in shown
