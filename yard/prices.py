@@ -13,11 +13,10 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-import yaml
-
 from components import catalog
 from components.catalog import Price, machines, prices
 from trainyard.errors import ClusterError
+from trainyard.strict_yaml import load_own
 
 FILE = Path(catalog.__file__).parent / "prices.yaml"
 SCOPE = (
@@ -55,7 +54,7 @@ def listed() -> list[dict[str, Any]]:
     unknown: dict[str, Any] = {"usd_per_hour": None, "spot_usd_per_hour": None}
     unknown |= dict.fromkeys(("spot_source", "region", "dated", "source"), "")
     rows = []
-    for provider in yaml.safe_load(FILE.read_text()):
+    for provider in load_own(FILE.read_text()):
         for machine in machines(provider):
             price = prices(provider).get(machine)
             facts = price.model_dump(exclude={"name"}) if price else unknown
@@ -68,7 +67,7 @@ def update(file: Path = FILE) -> list[PriceChange]:
     text = file.read_text()
     book = {
         provider: {name: Price(name=name, **row) for name, row in rows.items()}
-        for provider, rows in yaml.safe_load(text).items()
+        for provider, rows in load_own(text).items()
     }
     rows, changes, today = book["azure"], [], datetime.now(tz=UTC).date().isoformat()
     for machine in machines("azure"):

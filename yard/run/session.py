@@ -86,15 +86,26 @@ def run_session(remote: Remote, session: Session, ports: Sequence[int], *, termi
 
 def _wait_for_ssh(argv: Sequence[str]) -> int:
     """Run ssh and return its exit code. SIGTERM and SIGHUP also end ssh, so that the session releases its nodes."""
-    with subprocess.Popen(argv) as process:
-        ends = (signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, lambda *_: process.terminate()) for number in ends}
-        try:
-            code = process.wait()
-        finally:
+    received: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def end(number: int, _: object) -> None:
+        received.append(number)
+        if process:
             process.terminate()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with subprocess.Popen(argv) as process:
+            if received:  # the signal arrived before `process` was assigned
+                process.terminate()
+            try:
+                code = process.wait()
+            finally:
+                process.terminate()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return code if code >= 0 else 128 - code
 
 

@@ -51,7 +51,7 @@ def stack_text(stack: str, **edits: Any) -> str:
 
 def planned(stack: str, edits: Edits) -> Planned:
     """Return the plan for an edited stack. The checks do not run, so the plan can be invalid."""
-    spec = cluster_spec(yaml.safe_load(stack_text(stack, **edits))["config"]["trainyard:cluster"])
+    spec = cluster_spec(load_own(stack_text(stack, **edits))["config"]["trainyard:cluster"])
     return Planned(plan=plan_cluster(spec, machine_types(spec.platform), images()[spec.platform.image]))
 
 

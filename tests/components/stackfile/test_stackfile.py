@@ -41,7 +41,7 @@ from tests.conftest import ROOT
 from tests.stack_texts import STACKS, stack_bytes
 from trainyard.errors import Problem, StackFileError
 from trainyard.machines import ACCEPT, BAKE, BUILD, END_JOBS, KEEP
-from trainyard.strict_yaml import MAX_CHARACTERS, MAX_LEVELS, YamlError, load_strict
+from trainyard.strict_yaml import MAX_CHARACTERS, MAX_LEVELS, YamlError, load_own, load_strict
 from yard.commands.cli import app
 from yard.preview.describe import describe
 
@@ -226,7 +226,7 @@ VALIDATOR = Draft202012Validator(stack_schema())
 
 
 def schema_errors(text: str) -> list[str]:
-    return [error.message for error in VALIDATOR.iter_errors(yaml.safe_load(text))]
+    return [error.message for error in VALIDATOR.iter_errors(load_own(text))]
 
 
 def test_committed_schema_is_current() -> None:

@@ -167,6 +167,7 @@ def test_closed_stdin_ends_the_follow(followed: Followed) -> None:
     assert process.wait(DEADLINE) == 0
 
 
+@pytest.mark.engine  # the script queries the state every ten seconds
 def test_a_silent_job_reports_its_state(followed: Followed) -> None:
     followed.state("PENDING Reason=Resources")
     followed.start()

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -437,14 +436,19 @@ def test_a_signal_ends_the_session(number: int, stack: FakeStack, monkeypatch: p
     ssh = stack.program("ssh", f"[[ $* != *salloc* ]] || {{ echo $$ >{stack.root}/pid; exec sleep 60; }}")
     started = stack.root / "pid"
 
-    def interrupt() -> None:
-        while not started.exists() or not started.read_text():
-            time.sleep(0.05)
-        os.kill(os.getpid(), number)
+    class Early(subprocess.Popen[bytes]):
+        """A process that is running before its constructor returns, at which time the signal arrives."""
 
+        def __init__(self, argv: list[str], **options: Any) -> None:
+            super().__init__(argv, **options)
+            if "salloc" in " ".join(argv):
+                while not started.exists() or not started.read_text():
+                    time.sleep(0.01)
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(subprocess, "Popen", Early)
     before = signal.signal(number, lambda *_: pytest.fail("the session does not handle the signal"))
     try:
-        threading.Thread(target=interrupt, daemon=True).start()
         code, _, _ = yard("run", "--", "sleep 60")
     finally:
         signal.signal(number, before)
