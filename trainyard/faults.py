@@ -11,6 +11,8 @@ from dataclasses import dataclass
 _PREFIX = "TY:"
 _CAUSE = re.compile(rf"{_PREFIX}([a-z0-9-]+): ")
 
+_OPERATOR = re.compile(r"([\w.-]+@[\w.-]+): ")
+
 ROLL = f"{_PREFIX}roll"
 """`yard roll` drains a node for this reason. On the new machine, the stage 90-health returns the node to service."""
 UPDATE = f"{_PREFIX}update"
@@ -53,6 +55,18 @@ def reason_for(cause: str, text: str) -> str:
 def cause_of(reason: str) -> str | None:
     """Return the cause in a reason from `reason_for`, or None for another reason."""
     found = _CAUSE.match(reason)
+    return found[1] if found else None
+
+
+def operator_reason(user: str, computer: str, text: str) -> str:
+    """Return the reason for a node that a person drains with `yard drain`."""
+    name, host = (re.sub(r"[^\w.-]", "-", part) for part in (user, computer))
+    return f"{name}@{host}: {text}"
+
+
+def operator_in(reason: str) -> str | None:
+    """Return the person (user@computer) in a reason from `operator_reason`, or None for another reason."""
+    found = _OPERATOR.match(reason)
     return found[1] if found else None
 
 

@@ -22,6 +22,7 @@ from bandwidth.program import command, measure, parse, run_gate
 from bandwidth.results import Group, Measured, Node, Pair, judge, load, rounds
 from gate.program import Progress
 
+from trainyard.faults import operator_reason
 from yard.workloads import allreduce
 
 WORKERS = ["a-0", "a-1"]
@@ -169,10 +170,22 @@ def test_status_text_of_a_worker_is_escaped(
     assert not set(printed) & {"\x1b", "\x9d", "\x9c"}
 
 
-def test_slow_and_quarantined_nodes_do_not_prevent_a_ready_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = "a-0 TY:bandwidth: alone: 3 GB/s\na-1 TY:quarantine: 3 faults in a week\na-2 TY:disk-full: / is full\n"
+def test_nodes_that_were_removed_do_not_prevent_a_ready_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = {
+        "a-0": "TY:bandwidth: alone: 3 GB/s",
+        "a-1": "TY:quarantine: 3 faults in a week",
+        "a-2": operator_reason("Ann Lee", "laptop", "new fan"),
+        "a-3": "TY:disk-full: / is full",
+        "a-4": "Kill task failed",
+        "a-5": "Not responding",
+    }
+    rows = "".join(f"{name} {reason}\n" for name, reason in reasons.items())
     monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 0, rows, ""))
-    assert gate.program.drained_nodes() == {"a-0": "drained by the bandwidth gate", "a-1": "quarantined by yard heal"}
+    assert gate.program.drained_nodes() == {
+        "a-0": "drained by the bandwidth gate",
+        "a-1": "quarantined by yard heal",
+        "a-2": "drained by Ann-Lee@laptop",
+    }
 
 
 def test_gate_waits_until_the_spares_are_released(monkeypatch: pytest.MonkeyPatch) -> None:

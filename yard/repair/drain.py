@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import getpass
 import json
-import re
 import shlex
 import socket
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
 from trainyard.errors import StackError
-from trainyard.faults import QUARANTINE, ROLL, cause_of, fault, is_in_service, is_own
+from trainyard.faults import QUARANTINE, ROLL, cause_of, fault, is_in_service, is_own, operator_reason
 from yard.run.schedulers import Slurm
 from yard.show import say, say_json
 from yard.stack.remote import Remote
@@ -24,13 +23,6 @@ States = Mapping[str, tuple[str, str]]
 """Each node's state and reason, as sinfo prints them."""
 
 _SECONDS = 90
-_OPERATOR = re.compile(r"([\w.-]+@[\w.-]+): ")
-
-
-def operator_in(reason: str) -> str | None:
-    """Return the operator who drained a node for this reason, or None if `yard drain` did not set the reason."""
-    found = _OPERATOR.match(reason)
-    return found[1] if found else None
 
 
 def drain(remote: Remote, names: Sequence[str], text: str, as_json: bool) -> None:
@@ -39,8 +31,7 @@ def drain(remote: Remote, names: Sequence[str], text: str, as_json: bool) -> Non
     if not text.strip() or not text.isprintable():
         problems.append("--reason must be one line of printable text")
     _refuse(problems)
-    name = re.sub(r"[^\w.@-]", "-", f"{getpass.getuser()}@{socket.gethostname()}")
-    reason = f"{name}: {text.strip()}"
+    reason = operator_reason(getpass.getuser(), socket.gethostname(), text.strip())
     before = _states(remote, names)
     changing = [node for node in names if is_in_service(before[node][0]) or before[node][1] != reason]
     if changing:

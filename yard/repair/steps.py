@@ -26,8 +26,9 @@ from trainyard.faults import (
     is_epidemic,
     is_in_service,
     is_own,
+    operator_in,
 )
-from yard.repair.drain import States, operator_in
+from yard.repair.drain import States
 
 PATIENCE_SECONDS = 600.0
 PROBATION_SECONDS = 3600.0

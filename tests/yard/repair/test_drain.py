@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.yard.conftest import FakeStack, outputs_file, printed, refused
-from trainyard.faults import is_own
+from trainyard.faults import is_own, operator_in
 from trainyard.outputs import Cluster
-from yard.repair.drain import operator_in
 
 FIRST, SECOND = "yard-gpu-0", "yard-gpu-1"
 _SCONTROL = """for word; do declare "${word%%=*}=${word#*=}"; done

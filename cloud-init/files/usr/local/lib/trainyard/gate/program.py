@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from trainyard.faults import BANDWIDTH, GONE, QUARANTINE, cause_of, fault, is_own
+from trainyard.faults import BANDWIDTH, GONE, QUARANTINE, cause_of, fault, is_own, operator_in
 from trainyard.printable import printable
 
 STATE = Path("/var/lib/trainyard")
@@ -200,9 +200,17 @@ def reasons(states: str) -> dict[str, str]:
 
 
 def drained_nodes() -> dict[str, str]:
-    """Return a mapping from drained node to its text in DRAINED_BY. The cluster can be ready without these nodes."""
-    causes = {name: cause_of(reason) or "" for name, reason in reasons("drain").items()}
-    return {name: DRAINED_BY[cause] for name, cause in causes.items() if cause in DRAINED_BY}
+    """Return a mapping from node to who took it out of service, for nodes without which the cluster can be ready.
+
+    These are the nodes whose reason has a cause in DRAINED_BY or comes from `yard drain`.
+    """
+    found = {}
+    for name, reason in reasons("drain").items():
+        if why := DRAINED_BY.get(cause_of(reason) or ""):
+            found[name] = why
+        elif operator := operator_in(reason):
+            found[name] = f"drained by {operator}"
+    return found
 
 
 def _fix(name: str, reason: str) -> str:
@@ -326,9 +334,8 @@ def run_gate() -> int:
         write_line(f"{name}: {reason}. It finishes without another `pulumi up` when its jobs have ended")
     out = {name: why for name, why in sorted(drained_nodes().items()) if name in idle} if slurm else {}
     rest = f"; {len(waiting)} wait for their jobs to end" if waiting else ""
-    for why in DRAINED_BY.values():
-        names = ", ".join(name for name in out if out[name] == why)
-        rest += f"; {why}: {names}" if names else ""
+    for why in dict.fromkeys(out.values()):
+        rest += f"; {why}: {', '.join(name for name in out if out[name] == why)}"
     write_line(f"{1 + len(workers) - len(waiting) - len(out)} nodes are ready{rest}")
     return 0
 
