@@ -111,6 +111,19 @@ def test_command_starts_once_on_each_node(cluster: Project) -> None:
     assert "node 1 of 2\n1\n" in cluster.yard("logs", str(job), "--rank", "1").out
 
 
+def test_results_are_copied_in_both_directions(cluster: Project, project: Path) -> None:
+    job = submit(cluster, "--no-code", "--", "mkdir 'out [1]'; head -c 50M /dev/urandom >'out [1]/a b'")
+    cluster.yard("wait", str(job))
+    results = project.parent / "results"
+    cluster.yard("cp", f"{job}:out [1]", str(results))
+    cluster.yard("cp", str(results), "last:copy")
+    run = next(row for row in cluster.yard_json("ps") if row["id"] == job)["run_dir"]
+    cluster.yard("ssh", "--", f"cmp {run}/copy/'a b' {run}/'out [1]/a b'")
+    (results / "a b").write_text("different")
+    assert "different files exist: a b" in cluster.yard("cp", f"{job}:out [1]/a b", str(results), check=False).out
+    assert "is outside" in cluster.yard("cp", f"{job}:../../other", ".", check=False).out
+
+
 def test_slurm_script_runs_unchanged(cluster: Project, project: Path) -> None:
     script = str(project / "job.sbatch")
     done = cluster.yard("submit", script, "--nodes", "2", "--set", "SETTING=a b", "--follow", "--", "x")

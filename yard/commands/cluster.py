@@ -1,4 +1,4 @@
-"""Commands for a running cluster: ssh, nodes, hostfile, doctor, sync, refresh, hosts."""
+"""Commands for a running cluster: ssh, nodes, hostfile, doctor, sync, cp, refresh, hosts."""
 
 from __future__ import annotations
 
@@ -109,6 +109,26 @@ def sync(
         source=source, dest=dest, delete=delete, dry_run=dry_run, with_secrets=with_secrets, take_over=take_over
     )
     run(remote_of(stack, outputs), request, as_json)
+
+
+@app.command()
+def cp(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A local path, JOB:PATH, last:PATH or cluster:/PATH.")
+    ],
+    dest: Annotated[str, typer.Argument(metavar="DEST", help="Likewise. One of both must be on the cluster.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace different files at the destination.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Copy a file or a folder between this computer and the cluster.
+
+    PATH is relative to the run folder of the job, for example in `yard cp last:checkpoints .`.
+    """
+    from yard.run.copy import copy
+
+    raise typer.Exit(copy(remote_of(stack, outputs), source, dest, as_json, force=force))
 
 
 @app.command()

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import pytest
 
 from tests.offline.loopback_sshd import new_server, running, sshd_binary
-from tests.yard.conftest import FakeStack, git, yard
+from tests.yard.conftest import FakeStack, git, printed, refused, yard
 from trainyard.errors import JobFileError, SyncError
 from trainyard.outputs import Cluster, dumped
 from yard.job.loader import load_job
+from yard.run import query
 from yard.run.submit import pack
 from yard.tree.files import MANIFEST, MARKER, collect, holds_private_key, looks_secret, select_files
 from yard.tree.snapshot import Snapshot, take_snapshot
@@ -333,6 +335,95 @@ def test_a_folder_with_files_of_others_is_refused(head: None, tree: Path, tmp_pa
     assert names(dest) == ["train.py"]
     code, _, err = sync(tree, dest / "train.py" / "copy")
     assert (code, "Not a directory" in err) == (1, True)
+
+
+@pytest.fixture
+def run_folder(head: None, stack: FakeStack, tmp_path: Path) -> Path:
+    """The run folder of job 7, on a cluster without a scheduler. The shared folder is in tmp_path."""
+    exported = json.loads((stack.root / "outputs.json").read_text())
+    exported["cluster"] |= {"scheduler": "none", "shared_path": f"{tmp_path}/shared"}
+    stack.export(exported)
+    folder = tmp_path / "shared" / "jobs" / "a-20261124-000000-abcd"
+    (folder / "out dir").mkdir(parents=True)
+    (folder / "out dir" / "a[1] $x.pt").write_text("weights")
+    (folder / "out dir" / "a1 $x.pt").write_text("others")
+    (folder / "latest").symlink_to("out dir/a[1] $x.pt")
+    (folder / "secret").symlink_to("/etc/passwd")
+    state = {**dict.fromkeys(query.FIELDS, ""), "id": 7, "user": getpass.getuser(), "state": "COMPLETED", "nodes": 1}
+    ended = {"restarts": 0, "exit_code": 0, "run_dir": str(folder), "started": 1, "ended": time.time()}
+    (folder / "state.json").write_text(json.dumps({**state, **ended, "runner": None, "submitted": 1}))
+    (folder.parent / ".ids").mkdir()
+    (folder.parent / ".ids" / "7").symlink_to(folder)
+    return folder
+
+
+@real
+def test_files_and_folders_are_copied_in_both_directions(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "my 'copies'"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    odd = "out dir/a[1] $x.pt"
+    printed("cp", f"7:{odd}", ".")
+    printed("cp", "last:latest", "renamed.pt")
+    printed("cp", "last:out dir", "folder")
+    answer = json.loads(printed("cp", "7:", ".", "--json"))
+    assert answer == {"source": "7:", "target": f"{here}/{run_folder.name}"}
+    assert (here / "a[1] $x.pt").read_text() == (here / "renamed.pt").read_text() == "weights"
+    assert names(here / "folder") == ["a1 $x.pt", "a[1] $x.pt"]
+    assert not (here / run_folder.name / "secret").is_symlink(), "a link to a file outside the folder is not copied"
+    (here / "-b*").write_text("new")
+    printed("cp", "./-b*", "last:out dir")
+    printed("cp", "./-b*", "last:out dir/a[2]")
+    printed("cp", "folder", "last:")
+    printed("cp", "folder", f"cluster:{tmp_path}/shared/b?")
+    assert (run_folder / "out dir" / "-b*").read_text() == (run_folder / "out dir" / "a[2]").read_text() == "new"
+    assert names(run_folder / "folder") == names(tmp_path / "shared" / "b?") == ["a1 $x.pt", "a[1] $x.pt"]
+
+
+@real
+def test_a_copy_replaces_different_files_only_on_request(run_folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "a.pt"
+    target.write_text("older work")
+    source = "7:out dir/a[1] $x.pt"
+    assert "different files exist: a[1] $x.pt; nothing was copied" in refused("cp", source, str(target))
+    assert target.read_text() == "older work"
+    printed("cp", source, str(target), "--force")
+    printed("cp", source, str(target))
+    assert target.read_text() == "weights"
+    target.write_text("other work")
+    assert "different files exist" in refused("cp", str(target), source)
+    assert (run_folder / "out dir" / "a[1] $x.pt").read_text() == "weights"
+
+
+WRONG_COPIES = [
+    ("7:../other", ".", "7:../other is outside the job's run folder"),
+    ("7:secret", ".", "7:secret is outside the job's run folder"),
+    ("train.py", "7:out dir/../../other", "is outside the job's run folder"),
+    ("7:/etc/passwd", ".", "Fix: write cluster:/etc/passwd"),
+    ("cluster:etc", ".", "must be absolute"),
+    ("7:none", ".", "7:none does not exist"),
+    ("8:x", ".", "job 8 does not exist"),
+    ("none", "7:", "none does not exist on this computer"),
+    ("train.py", "7:none/x", "none does not exist"),
+    ("7:latest", "none/x", "none does not exist"),
+    ("train.py", "7:x/out", "x/out/train.py is a folder, and train.py is a file"),
+    ("a", "b", "exactly one of SOURCE and DEST must be on the cluster"),
+    ("7:a", "cluster:/b", "exactly one of SOURCE and DEST must be on the cluster"),
+]
+
+
+@real
+def test_a_wrong_copy_is_refused(run_folder: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    (run_folder.parent / "other").write_text("other job")
+    (run_folder / "x" / "out" / "train.py").mkdir(parents=True)
+    before = names(tree)
+    for source, dest, words in WRONG_COPIES:
+        assert words in refused("cp", source, dest), (source, dest)
+    assert names(tree) == before
+    assert (run_folder.parent / "other").read_text() == "other job"
 
 
 @real
