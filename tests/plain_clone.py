@@ -82,6 +82,12 @@ class PlainClone:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def changed(self) -> list[str]:
+        """Return the paths of the stack files in the copy that differ from the original."""
+        files = [*ROOT.glob("stacks/*.yaml"), *ROOT.glob("examples/*/stacks/*.yaml")]
+        names = [str(file.relative_to(ROOT)) for file in files]
+        return [name for name in names if (self.root / name).read_bytes() != (ROOT / name).read_bytes()]
+
     def _copy_tracked_files(self) -> None:
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

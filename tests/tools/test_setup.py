@@ -336,9 +336,7 @@ def test_used_ports_stop_the_first_set_up_at_once(tmp_path: Path) -> None:
         (tmp_path / "stacks" / "Pulumi.local.yaml").write_text(stack)
         done = shell("require_ports", tmp_path)
         assert done.returncode == 1
-        assert re.search(
-            rf"Pulumi.local.yaml: ports in use on 127.0.0.1: .*\b{port}\b.*Nothing was changed", done.stderr
-        )
+        assert re.search(rf"stacks/Pulumi.local.yaml: SSH ports .* are in use .*\b{port}\b.*Nothing was", done.stderr)
         assert re.search(r"Fix: write `ssh_port_base: \d+` under `platform:` in stacks/Pulumi.local.yaml", done.stderr)
         # A cluster of this checkout may use its own ports.
         (tmp_path / ".trainyard" / "run" / "local").mkdir(parents=True)

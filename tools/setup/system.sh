@@ -43,8 +43,9 @@ require_ports() {
   used=$(used_ports "${base:=22100}" | paste -sd' ')
   [[ $used ]] || return 0
   for ((free = 22400; free < 60000; free += 300)); do [[ $(used_ports "$free") ]] || break; done
-  die "$file: ports in use on 127.0.0.1: $used, for example by the local cluster of another checkout. Nothing was" \
-    "changed. Fix: write \`ssh_port_base: $free\` under \`platform:\` in $file, or stop the other cluster if it is yours"
+  die "$file: SSH ports on 127.0.0.1 are in use by another program, for example the local cluster of another checkout:" \
+    "$used. Nothing was changed. Fix: write \`ssh_port_base: $free\` under \`platform:\` in $file, or stop the other" \
+    "cluster if it is yours"
 }
 
 # as_root COMMAND...: runs a command as root, with sudo if necessary.
