@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.mirror import GUEST_VIEW, Server
 from tests.integration.project import Done, Project
+from tests.yard.environments.test_build import make_wheel
 from yard.environments.definition import FOLDER, LOCK
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -85,3 +86,19 @@ def test_cpu_is_built_once_and_used_on_two_nodes(cluster: Project, index: Index)
     assert again.seconds <= LATER_SECONDS
     (listed,) = [row for row in json.loads(cluster.yard("env", "ls", "--json").out) if row["name"] == "cpu"]
     assert f"/shared/envs/{listed['folder']}" == path
+
+
+def test_a_package_is_added_without_an_index(cluster: Project) -> None:
+    """The package is added to the nodes' own Python, with the distribution's torch."""
+    wheel = make_wheel(cluster.folder, "tiny", script=True)
+    show = "python3 -c 'import tiny, torch; print(tiny.__file__, torch.__file__)'; tiny-run"
+    words = ("--nodes", "2", "--no-code", "--with", f"./{wheel.name}", "--", show)
+    job = cluster.submit(*words)["id"]
+    cluster.yard("wait", str(job), timeout=600)
+    (listed,) = [row for row in json.loads(cluster.yard("env", "ls", "--json").out) if row["name"] == "python-plus"]
+    for rank in ("0", "1"):
+        log = cluster.yard("logs", str(job), "--rank", rank).out
+        assert f"/shared/envs/{listed['folder']}/lib/python3.13/site-packages/tiny.py /usr/lib/python3/" in log
+        assert "tiny 1.0" in log
+    # The same package is found, and not sent again.
+    assert "building environment" not in cluster.yard("submit", *words).out

@@ -10,7 +10,15 @@ import typer
 from trainyard import checkout
 from trainyard.errors import ClusterError
 from yard.commands import completion
-from yard.commands.options import AfterDashes, EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
+from yard.commands.options import (
+    AfterDashes,
+    EnvironmentOption,
+    JsonOption,
+    OutputsOption,
+    StackOption,
+    WithOption,
+    remote_of,
+)
 from yard.show import warn
 
 if TYPE_CHECKING:
@@ -58,6 +66,7 @@ def submit(
         ),
     ] = None,
     environment: EnvironmentOption = None,
+    packages: WithOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Environment variable.")
     ] = None,
@@ -81,8 +90,8 @@ def submit(
     cluster, without files that git ignores. `yard submit job.sbatch` submits a Slurm script unchanged; options override
     its #SBATCH lines.
     """
-    from yard.run.environments import notes, provide
-    from yard.run.submit import Request, own_path, read_request, send, send_all, show_files
+    from yard.run.environments import job_notes, provide
+    from yard.run.submit import Request, own_packages, own_path, read_request, send, send_all, show_files
 
     words = context.meta.get(AfterDashes.META, ())
     if job is None and not words:
@@ -90,6 +99,7 @@ def submit(
     given: dict[str, Any] = {
         "nodes": nodes, "gpus_per_node": gpus, "group": group, "time": time, "name": name, "launcher": launcher,
         "after": after, "array": array, "environment": own_path(environment),
+        "with": own_packages(packages),
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     request = Request(job=job, words=words, options=options, settings=settings or (), smoke=smoke, code=not no_code)
@@ -103,7 +113,7 @@ def submit(
         return
     jobs = prepare(remote.stack.cluster)
     if dry_run:
-        show_files(jobs, as_json, {"estimate": None}, notes(jobs[0], remote.stack.cluster))
+        show_files(jobs, as_json, {"estimate": None}, job_notes(jobs[0], remote.stack.cluster))
         return
     jobs = provide(remote, jobs)
     if len(jobs) > 1:
@@ -127,7 +137,7 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     except ClusterError:
         raise error from None
     from yard.preview.rehearsal import rehearse
-    from yard.run.environments import notes
+    from yard.run.environments import job_notes
     from yard.run.submit import estimate, estimate_lines, show_files
 
     rehearsal = rehearse(stack, str(error))
@@ -136,7 +146,7 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     reason = "the stack does not exist yet" if "no stack named" in rehearsal.reason else rehearsal.reason
     warn(f"yard: {rehearsal.notice}: {reason}")
     jobs = prepare(rehearsal.cluster)
-    lines = [*estimate_lines(rehearsal, jobs), *notes(jobs[0], rehearsal.cluster)]
+    lines = [*estimate_lines(rehearsal, jobs), *job_notes(jobs[0], rehearsal.cluster)]
     show_files(jobs, as_json, {"estimate": estimate(rehearsal, jobs)}, lines)
 
 
@@ -150,6 +160,7 @@ def run(
     group: GroupOption = None,
     time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m or 8h. Default: 1h.")] = None,
     environment: EnvironmentOption = None,
+    packages: WithOption = None,
     ports: Annotated[
         list[int] | None,
         typer.Option("--port", min=1, max=65535, help="Forward this local port to the first node."),
@@ -163,12 +174,13 @@ def run(
     With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
     """
     from yard.run.session import prepare_session, run_session, show_session
-    from yard.run.submit import own_path
+    from yard.run.submit import own_packages, own_path
     from yard.stack.remote import shell
 
     words = context.meta.get(AfterDashes.META, ())
     given: dict[str, Any] = {
         "nodes": nodes or 1, "gpus_per_node": gpus, "group": group, "time": time, "environment": own_path(environment),
+        "with": own_packages(packages),
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     remote = remote_of(stack, outputs)

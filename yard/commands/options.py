@@ -66,6 +66,14 @@ EnvironmentOption = Annotated[
         help="Python environment or requirements file; none: the Python of the nodes.",
     ),
 ]
+WithOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="PACKAGE|FILE",
+        help="Add a package, folder, wheel, pyproject.toml or uv.lock to the Python environment (repeatable).",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

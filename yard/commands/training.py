@@ -10,7 +10,14 @@ from typing import Annotated
 import typer
 
 from yard.commands import completion
-from yard.commands.options import AfterDashes, EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
+from yard.commands.options import (
+    AfterDashes,
+    EnvironmentOption,
+    JsonOption,
+    OutputsOption,
+    StackOption,
+    remote_of,
+)
 from yard.show import answer, say, say_json, table, warn
 
 app = typer.Typer(rich_markup_mode=None)
@@ -42,11 +49,12 @@ def build(
 
     definition = definition_of(name)
     if dry_run:
-        text = f"{environments.describe(definition, '/shared')}\n  {' '.join(definition.packages)}"
+        lines = environments.notes(name, definition, (), "/shared")
+        text = "\n  ".join([*lines, " ".join(definition.packages)])
         facts = {**definition.request, "digest": definition.digest, "packages": definition.packages}
         answer(text, facts, as_json)
         return
-    path = environments.ensure(remote_of(stack, outputs), definition)
+    path = environments.ensure(remote_of(stack, outputs), definition, (), name)
     answer(path, {"name": definition.name, "path": path}, as_json)
 
 

@@ -1,8 +1,9 @@
 """Builds an environment on the head as the job user. This program needs only Python's standard library.
 
 Usage: `build.py REQUEST ENVS`. REQUEST is a folder with `request.json` and `requirements.txt`, and ENVS is the folder
-for all environments. The environment is built in a temporary folder in ENVS. When the environment is complete, the
-folder gets its final name. The last printed line is the environment's path.
+for all environments. If REQUEST contains ARCHIVE, an archive of installed packages, the environment consists of these
+packages and of those of the environment `base`, which are not copied. The environment is built in a temporary folder in
+ENVS. When the environment is complete, the folder gets its final name. The last printed line is the environment's path.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import venv
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,9 @@ from typing import IO, Any
 
 MARKER = "environment.json"
 """The file that marks an environment as complete."""
+ARCHIVE = "packages.tar.gz"
+PYTHON = "@PYTHON@"
+"""Stands for the path of the environment's Python in the scripts in ARCHIVE."""
 UNREACHABLE = "the package index cannot be reached"
 _SILENCE = 15
 """Number of seconds without output after which the progress is printed."""
@@ -47,7 +52,7 @@ def main(request_folder: Path, envs: Path) -> None:
             for rest in (target, *envs.glob(f".{target.name}.*")):  # from an interrupted build
                 if rest.is_dir():
                     shutil.rmtree(rest)
-            build(request, request_folder / "requirements.txt", target)
+            build(request, request_folder, target)
     print(target, flush=True)
 
 
@@ -68,21 +73,27 @@ def locked(file: Path) -> Iterator[None]:
         yield
 
 
-def build(request: dict[str, Any], requirements: Path, target: Path) -> None:
+def build(request: dict[str, Any], request_folder: Path, target: Path) -> None:
     begin = time.monotonic()
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         temporary.chmod(0o755)
         print(f"building {target} with Python {sys.version.split()[0]}", flush=True)
-        pip = Pip(temporary, request["packages"])
-        install(pip, request, requirements)
-        fetch(pip, temporary / "src", request["checkouts"])
-        for name in (".pip", ".tmp"):
-            shutil.rmtree(temporary / name)
+        # The environment does not contain pip, so that nobody adds packages that are not in the lock file.
+        venv.create(temporary, system_site_packages=request["system_packages"], symlinks=True)
+        if (request_folder / ARCHIVE).exists():
+            add(request, request_folder / ARCHIVE, temporary)
+        else:
+            pip = Pip(temporary, request["packages"])
+            install(pip, request, request_folder / "requirements.txt")
+            fetch(pip, temporary / "src", request["checkouts"])
+            for name in (".pip", ".tmp"):
+                shutil.rmtree(temporary / name)
         relocate(temporary, target)
         seconds = round(time.monotonic() - begin)
+        base = Path(request.get("base", "")).name or None
         facts = {"name": request["name"], "python": sys.version.split()[0], "built": int(time.time()),
-                 "bytes": size_of(temporary), "seconds": seconds}  # fmt: skip
+                 "bytes": size_of(temporary), "seconds": seconds, "base": base}  # fmt: skip
         (temporary / MARKER).write_text(json.dumps(facts) + "\n")
         temporary.rename(target)
         print(f"built in {seconds} s, {facts['bytes'] / 1e9:.2f} GB", flush=True)
@@ -92,8 +103,38 @@ def build(request: dict[str, Any], requirements: Path, target: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def add(request: dict[str, Any], archive: Path, folder: Path) -> None:
+    """Unpack the archive's packages into a virtual environment, and let it use the packages of `base`."""
+    print(f"unpacking {request['packages']} packages", flush=True)
+    packages = folder / "lib" / f"python{_VERSION}" / "site-packages"
+    command = ["tar", "-xzf", str(archive), "-C", str(packages), "--no-same-owner"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        fix = advice(28) if "No space left" in done.stderr else "Fix: submit the job again"
+        raise Failure(f"the packages cannot be unpacked ({done.stderr.strip().splitlines()[-1]}). {fix}")
+    if (packages / "bin").is_dir():
+        add_scripts(packages / "bin", PYTHON, folder / "bin" / "python3", folder)
+        shutil.rmtree(packages / "bin")
+    if base := request.get("base"):
+        add_scripts(Path(base, "bin"), base, folder, folder)
+        below = Path(base, "lib", f"python{_VERSION}", "site-packages")
+        # Unlike a line with a path, addsitedir also reads the .pth files of the other environment.
+        (packages / "base.pth").write_text(f"import site; site.addsitedir({str(below)!r})\n")
+        if Path(base, "src").is_dir():
+            (folder / "src").symlink_to(Path(base, "src"))
+
+
+def add_scripts(source: Path, old: str, new: Path, folder: Path) -> None:
+    """Copy scripts that the environment lacks, and replace the path `old` in them."""
+    for script in source.iterdir():
+        path = folder / "bin" / script.name
+        if not path.exists():
+            path.write_bytes(script.read_bytes().replace(os.fsencode(old), os.fsencode(new)))
+            shutil.copymode(script, path)
+
+
 class Pip:
-    """Installs packages into a new virtual environment, with a copy of pip that is outside the environment."""
+    """Installs packages into a virtual environment, with a copy of pip that is outside the environment."""
 
     def __init__(self, folder: Path, packages: int) -> None:
         self.folder, self.packages, self.done = folder, packages, 0
@@ -101,11 +142,6 @@ class Pip:
         (folder / ".tmp").mkdir()
         with zipfile.ZipFile(pip_wheel()) as archive:
             archive.extractall(folder / ".pip")
-
-    def create(self, *, system_packages: bool) -> None:
-        more = ["--system-site-packages"] if system_packages else []
-        # The environment does not contain pip, so that nobody adds packages that are not in the lock file.
-        self.run([sys.executable, "-m", "venv", "--without-pip", *more, str(self.folder)], "venv")
 
     def install(self, *arguments: str) -> None:
         options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-cache-dir"]
@@ -164,7 +200,6 @@ class Pip:
 
 def install(pip: Pip, request: dict[str, Any], requirements: Path) -> None:
     """Install the packages. Packages in `source` come last, because building them needs the other packages."""
-    pip.create(system_packages=request["system_packages"])
     if not request["hashed"]:
         pip.install("-r", str(requirements))
         return

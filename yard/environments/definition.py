@@ -33,7 +33,8 @@ class Definition:
     `python` is a version of Python ('3.10'), or empty for the head's python3. If `system_packages` is set, the
     environment also contains the distribution's packages. `source` lists packages without a wheel, which are installed
     last. `checkouts` are git repositories with the keys `name`, `url`, `commit` and, for Python packages, `install`.
-    `own` is set if the requirements file belongs to the user.
+    `own` is set if the requirements file belongs to the user. `base` is the path of the environment on the head to
+    which the packages are added.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Definition:
     source: Sequence[str] = ()
     checkouts: Sequence[Mapping[str, Any]] = ()
     own: bool = False
+    base: str = ""
 
     @property
     def hashed(self) -> bool:
@@ -72,6 +74,7 @@ class Definition:
             "hashed": self.hashed,
             "locked": not self.own,
             "packages": len(self.packages),
+            **({"base": self.base} if self.base else {}),
         }
 
     @cached_property

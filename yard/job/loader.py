@@ -11,6 +11,7 @@ from typing import Any
 from trainyard.errors import JobFileError, Problem
 from trainyard.strict_yaml import YamlError, load_strict
 from yard.environments.definition import NO_ENVIRONMENT, ChosenEnvironment, Definition, included, is_file, own_file
+from yard.environments.packages import EXAMPLE, is_path
 from yard.job.launcher import LAUNCHERS, Launcher, Source, Tasks, launcher
 from yard.job.spec import (
     INDEX,
@@ -43,6 +44,9 @@ def _combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Iter
     if raw.get("container") is not None and raw.get("environment") not in (None, NO_ENVIRONMENT):
         rule = "a container has its own Python packages, so `environment` would not be used"
         yield Problem(path="environment", rule=rule, fix="remove `environment` or `container`")
+    if raw.get("container") is not None and raw.get("with") is not None:
+        rule = "a container has its own Python packages, so `with` would not be used"
+        yield Problem(path="with", rule=rule, fix="install the packages in `setup`, or remove `container`")
     if raw.get("array") is None:
         yield from _index_problems(raw)
     secrets, env = raw.get("secrets"), raw.get("env")
@@ -120,6 +124,8 @@ class LoadedJob:
     code: Path | None = None
     """The directory to upload."""
     environment: Definition | None = None
+    packages: Sequence[str] = ()
+    """The packages that are added to the environment. Paths are absolute."""
     element: int | None = None
     """The job's number in an array."""
 
@@ -177,7 +183,13 @@ def check_job(
     spec = read_spec(raw)
     environment = definition_for(file, spec.environment, beside)
     return LoadedJob(
-        file=file, spec=spec, launcher=launcher(spec.launcher), workload=workload, code=code, environment=environment
+        file=file,
+        spec=spec,
+        launcher=launcher(spec.launcher),
+        workload=workload,
+        code=code,
+        environment=environment,
+        packages=packages_for(file, spec.packages, beside),
     )
 
 
@@ -193,6 +205,19 @@ def definition_for(file: str, chosen: ChosenEnvironment | None, beside: Path) ->
     if problems:
         raise JobFileError(file, problems)
     return found
+
+
+def packages_for(file: str, packages: Sequence[str], beside: Path) -> tuple[str, ...]:
+    """Return the packages that are added to an environment, with absolute paths. They are relative to `beside`."""
+    paths = {package: (beside / package).absolute() for package in packages if is_path(package)}
+    problems: list[Problem] = []
+    for path in paths.values():
+        if not path.exists():
+            problems.append(Problem(path="with", rule=f"'{path}' does not exist", fix=f"for example {EXAMPLE}"))
+        problems += _folder_problems("with", path, beside)
+    if problems:
+        raise JobFileError(file, problems)
+    return tuple(str(paths.get(package, package)) for package in packages)
 
 
 def environment_of(job: str, settings: Sequence[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from trainyard.errors import JobFileError, Problem
 from yard.environments.definition import ChosenEnvironment, environment_rule, read_environment
+from yard.environments.packages import EXAMPLE
 from yard.job.launcher import LAUNCHERS, Source
 
 PROVIDED = (
@@ -339,6 +340,8 @@ class JobSpec:
     container: Container | None = None
     environment: ChosenEnvironment | None = None
     """The Python environment of `setup` and the program, or None if they use the nodes' own Python."""
+    packages: Sequence[str] = ()
+    """The packages that are added to the environment (the key `with`): requirements, files and folders."""
     workload: str | None = None
     """The Python file to upload: the name of a file in yard/workloads, or a path relative to the job file."""
     script: str | None = None
@@ -427,6 +430,10 @@ RULES: dict[str, Rule] = {
     "mpi": one_of(("pmix", "pmi2")),
     "container": _container,
     "environment": environment_rule,
+    "with": list_of(
+        text_like(r"[\w./][^\n@]*", "must be a package, a file or a folder", f"for example {EXAMPLE}"),
+        "['transformers==4.57', ./mylib]",
+    ),
     "workload": text_like(_LINES, "must be a file", "for example 'allreduce.py'"),
     "script": text_like(r"[\w./@+-]*[\w@+-]\.py", "must be a Python file on the cluster", "for example 'train.py'"),
     "args": list_of(word, "[--steps, 20]"),
@@ -467,4 +474,6 @@ def read_spec(raw: Mapping[str, Any]) -> JobSpec:
         values["container"] = Container(**raw["container"])
     if "environment" in raw:
         values["environment"] = read_environment(raw["environment"])
+    if "with" in raw:
+        values["packages"] = tuple(values.pop("with"))
     return JobSpec(**values)

@@ -9,7 +9,7 @@ import json
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from trainyard.errors import BuildError, JobError
 from trainyard.outputs import Cluster
 from yard.environments import build
 from yard.environments.definition import Definition
+from yard.environments.packages import Addition, pinned
 from yard.job.spec import ENVIRONMENT_FILE
 from yard.run.schedulers import scheduler_of
 from yard.run.submit import Prepared, pack
@@ -27,14 +28,21 @@ from yard.stack.remote import Remote
 
 _FOLDER = "request"
 _LOCAL = (
-    "The virtual machines of the local stack use this computer's network, but not its proxies and pip settings. An "
-    "index that listens on this computer has the address 10.0.2.2 there. Without an index, use `--env none`: the "
-    "virtual machines' own Python contains torch and numpy"
+    "The virtual machines of the local stack do not use this computer's pip settings. `--with` needs no index there, "
+    "because this computer downloads the packages"
 )
-"""Advice for the local stack. 10.0.2.2 is the computer's address in QEMU's user network (QEMU documentation, "Network
-emulation", read 2026-11-24)."""
+"""Advice for the local stack."""
 _PREFIX = "environment: "
 """The prefix of build.py's error messages."""
+_NODES_PYTHON = Definition(name="python", requirements="", system_packages=True)
+"""The nodes' own Python, as the base of packages for a job without an environment."""
+_PRESENT = (
+    "import importlib.metadata as m, json, os, sys; found = {}; "
+    "[found.setdefault(d.name, d.version) for d in m.distributions() if d.name and d.version]; "
+    "lines = '\\n'.join(map('=='.join, found.items())); "
+    "print(json.dumps(['{}.{}'.format(*sys.version_info), os.uname().machine, lines]))"
+)
+"""A program that prints Python's version, the processor and the packages that Python finds."""
 
 
 def folder_of(shared_path: str) -> str:
@@ -46,32 +54,87 @@ def describe(definition: Definition, shared_path: str) -> str:
     """Describe an environment. The hash in its path is omitted, because it depends on the head's Python."""
     hashes = "with hashes" if definition.hashed else "without hashes"
     git = f", {len(definition.checkouts)} git checkouts" if definition.checkouts else ""
-    found = (
+    return (
         f"environment {definition.name}: up to {len(definition.packages)} packages {hashes}{git}, for the head's "
         f"{definition.program}; built once in {folder_of(shared_path)}/{definition.name}-HASH"
     )
-    if definition.hashed:
-        return found
-    return (
-        f"{found}; a dry run does not look up packages without hashes in an index, so it does not find a misspelt name"
-    )
 
 
-def notes(job: Prepared, cluster: Cluster) -> list[str]:
-    """Return the lines that a dry run prints about a job's environment."""
-    return [] if job.environment is None else [describe(job.environment, cluster.shared_path)]
+def job_notes(job: Prepared, cluster: Cluster) -> list[str]:
+    """Return `notes` for a job."""
+    # Debian 13, which the local stack uses, has Python 3.13. Ubuntu 24.04, the clouds' default, has Python 3.12.
+    python = "3.13" if cluster.provider == "local" else "3.12"
+    return notes(job.file, job.environment, job.packages, cluster.shared_path, python)
+
+
+def notes(
+    file: str, definition: Definition | None, packages: Sequence[str], shared_path: str, python: str = "3.12"
+) -> list[str]:
+    """Return the lines that a dry run prints about an environment and the packages that are added to it.
+
+    Added packages, and those of an environment without hashes, are resolved without the cluster. Raises
+    EnvironmentFileError if they do not exist or do not fit together.
+    """
+    own = definition or _NODES_PYTHON
+    lines = [describe(own, shared_path)] if definition else []
+    with tempfile.TemporaryDirectory(prefix="yard-") as folder:
+        if definition and not own.hashed:
+            Path(folder, "requirements.txt").write_text(own.requirements)
+            packages = [f"{folder}/requirements.txt", *packages]
+        if not packages:
+            return lines
+        present = pinned(own.requirements) if own.hashed else []
+        added = Addition(
+            file=file, packages=packages, base=_title(definition), present=present, python=own.python or python,
+            machine="x86_64", folder=Path(folder),
+        )  # fmt: skip
+        try:
+            found = pinned(added.resolve())
+        except BuildError as error:
+            return [*lines, str(error)]
+    names = ", ".join(f"{name} {version}" for name, version, _ in found) or "none"
+    unknown = "; the nodes' own packages were not considered" if own.system_packages else ""
+    return [*lines, f"packages resolved for Python {added.python} in addition to {added.base}: {names}{unknown}"]
 
 
 def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
-    """Build the jobs' environment if it does not exist, and add its path to the jobs. Raises BuildError."""
-    if not jobs or jobs[0].environment is None:
-        return list(jobs)
-    path = ensure(remote, jobs[0].environment)
-    return [replace(job, files={**job.files, ENVIRONMENT_FILE: f"{path}\n"}) for job in jobs]
+    """Build the jobs' environment if it does not exist, and add its path to the jobs.
+
+    Raises BuildError, or EnvironmentFileError if the jobs' packages do not fit the environment.
+    """
+    path = ensure(remote, jobs[0].environment, jobs[0].packages, jobs[0].file) if jobs else ""
+    return [replace(job, files={**job.files, ENVIRONMENT_FILE: f"{path}\n"}) if path else job for job in jobs]
 
 
-def ensure(remote: Remote, definition: Definition) -> str:
-    """Build an environment if it does not exist, and return its path. Raises BuildError."""
+def ensure(remote: Remote, definition: Definition | None, packages: Sequence[str], file: str) -> str:
+    """Build an environment with additional packages, and return its path, or '' for the nodes' own Python.
+
+    Raises BuildError, or EnvironmentFileError if the packages do not fit the environment.
+    """
+    path = "" if definition is None else _ensure(remote, definition)
+    if not packages:
+        return path
+    own = definition or _NODES_PYTHON
+    python = f"{path}/bin/python3" if path else own.program
+    version, machine, found = json.loads(remote.run(f"{shlex.quote(python)} -c {shlex.quote(_PRESENT)}"))
+    with tempfile.TemporaryDirectory(prefix="yard-") as folder:
+        added = Addition(
+            file=file, packages=packages, base=_title(definition), present=pinned(found), python=version,
+            machine=machine, folder=Path(folder),
+        )  # fmt: skip
+        requirements = added.resolve()
+        if not requirements:
+            return path
+        plus = replace(own, name=f"{own.name}-plus", requirements=requirements, source=(), checkouts=(), base=path)
+        return _ensure(remote, plus, added.download)
+
+
+def _title(definition: Definition | None) -> str:
+    return f"environment {definition.name}" if definition else "the nodes' own Python"
+
+
+def _ensure(remote: Remote, definition: Definition, archive: Callable[[], Path] | None = None) -> str:
+    """Build an environment if it does not exist, and return its path. `archive` returns additional packages."""
     envs = folder_of(remote.stack.cluster.shared_path)
     state, _, path = remote.run(_find_line(definition, envs)).strip().partition(" ")
     head = remote.stack.cluster.head.name
@@ -82,8 +145,11 @@ def ensure(remote: Remote, definition: Definition) -> str:
         raise BuildError(f"environment {definition.name}: {head} has no {definition.program}. Fix: {fix}")
     if not definition.hashed:
         warn(f"yard: {definition.name} has no hashes, so pip cannot verify the packages")
+    if archive is not None:
+        warn(f"yard: downloading {len(definition.packages)} packages for {definition.name}")
+    sent = archive() if archive is not None else None
     warn(f"yard: building environment {definition.name} on {head}; later jobs use the result")
-    return _build(remote, definition, envs)
+    return _build(remote, definition, envs, sent)
 
 
 def built(remote: Remote) -> list[dict[str, Any]]:
@@ -94,19 +160,22 @@ def built(remote: Remote) -> list[dict[str, Any]]:
     found = []
     for row in rows:
         folder, _, text = row.partition("\t")
-        facts = json.loads(text)
+        facts = {"base": None, **json.loads(text)}
         found.append({"folder": folder, "size": facts.pop("bytes"), **facts})
     return found
 
 
 def remove(remote: Remote, chosen: Sequence[str]) -> list[str]:
-    """Remove the environments whose folders or names are in `chosen`, and return their folders. Raises JobError if an
-    environment is unknown or in use."""
-    names = {made["folder"]: made["name"] for made in built(remote)}
+    """Remove the environments whose folders or names are in `chosen`, and those that add packages to them. Return their
+    folders. Raises JobError if an environment is unknown or in use."""
+    environments = built(remote)
+    names = {made["folder"]: made["name"] for made in environments}
     for name in chosen:
         if name not in {*names, *names.values()}:
             raise JobError(f"there is no environment '{name}'. Fix: use one of: {', '.join(names) or 'none'}")
-    found = [folder for folder, name in names.items() if {folder, name} & set(chosen)]
+    chosen_folders = [folder for folder, name in names.items() if {folder, name} & set(chosen)]
+    above = [made["folder"] for made in environments if made["base"] in chosen_folders]
+    found = list(dict.fromkeys([*above, *chosen_folders]))
     envs = folder_of(remote.stack.cluster.shared_path)
     users = _users(remote)
     for folder in found:
@@ -155,14 +224,19 @@ def _find_line(definition: Definition, envs: str) -> str:
     return f"bash -c {shlex.quote(line)}"
 
 
-def _build(remote: Remote, definition: Definition, envs: str) -> str:
-    files = {
+def _build(remote: Remote, definition: Definition, envs: str, sent: Path | None) -> str:
+    files: dict[str, str | Path] = {
         "build.py": Path(str(build.__file__)).read_text(),
         "request.json": json.dumps({**definition.request, "digest": definition.digest}),
         "requirements.txt": definition.requirements,
     }
+    if sent is not None:
+        files[build.ARCHIVE] = sent
+        warn(f"yard: sending {sent.stat().st_size / 1e6:.1f} MB")
+    # /tmp can be a small in-memory file system.
     line = (
-        f'set -eu; d=$(mktemp -d); trap \'rm -rf "$d"\' EXIT; tar -xC "$d"; '
+        f"set -eu; mkdir -p {shlex.quote(envs)}; d=$(mktemp -d {shlex.quote(envs)}/.request-XXXXXX); "
+        f'trap \'rm -rf "$d"\' EXIT; tar -xC "$d"; '
         f'{definition.program} "$d/{_FOLDER}/build.py" "$d/{_FOLDER}" {shlex.quote(envs)}'
     )
     command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))

@@ -29,9 +29,9 @@ _OWN_CONNECTION = ("-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes")
 def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | None, *, terminal: bool) -> Session:
     """Return a session that runs a shell command, or a login shell if `command` is None.
 
-    `options` are keys of a job file: `nodes`, `gpus_per_node`, `group`, `time` or `environment`. If the environment
-    does not exist, it is built. Raises JobFileError or JobError if the cluster cannot start the session, and BuildError
-    if the environment cannot be built.
+    `options` are keys of a job file: `nodes`, `gpus_per_node`, `group`, `time`, `environment` or `with`. If the
+    environment does not exist, it is built. Raises JobFileError or JobError if the cluster cannot start the session,
+    and BuildError if the environment cannot be built.
     """
     if command is None and not terminal:
         raise JobError("a shell needs a terminal; run the command on a terminal, or add a command after `--`")
@@ -39,8 +39,8 @@ def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | N
     keys = {"name": f"run-{secrets.token_hex(3)}", "launcher": "srun", "run": "true", **options}
     job = check_job("yard run", Path(), keys, {}, ())
     placement = place(job, remote.stack.cluster)
-    if environment := environment_on(job, placement):
-        command = _activated(ensure(remote, environment), command)
+    if folder := ensure(remote, environment_on(job, placement), job.packages, job.file):
+        command = _activated(folder, command)
     return scheduler_of(placement.scheduler).session(remote, job, placement, command, terminal=terminal)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from trainyard.errors import JobError, JobFileError, Problem, RemoteError
 from trainyard.outputs import Cluster
 from yard.environments.definition import NO_ENVIRONMENT, Definition, is_file, read_environment
+from yard.environments.packages import is_path
 from yard.job.launcher import Source, Tasks
 from yard.job.loader import (
     LoadedJob,
@@ -35,6 +36,7 @@ from yard.job.loader import (
     find,
     holds_home,
     load_job,
+    packages_for,
     recipe_names,
 )
 from yard.job.placement import Placement, drives_gpus, place, refuse_unready
@@ -108,6 +110,7 @@ class Prepared:
     nodes: int = 0
     seconds: int = 0
     environment: Definition | None = None
+    packages: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +144,7 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
         nodes=placement.nodes,
         seconds=spec.seconds,
         environment=environment_on(loaded, placement),
+        packages=loaded.packages,
     )
 
 
@@ -276,12 +280,15 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
     return Submitted(job=submitted_job(printed), run_dir=f"{jobs_dir}/{name}", snapshot=snapshot)
 
 
-def pack(folder: str, files: Mapping[str, str], tree: Tree | None = None) -> bytes:
-    """Return a tar archive of `folder` with `files`, which only their owner can read, and with `tree` in `code`."""
+def pack(folder: str, files: Mapping[str, str | Path], tree: Tree | None = None) -> bytes:
+    """Return a tar archive of `folder` with `files`, which only their owner can read, and with `tree` in `code`.
+
+    `files` maps names to contents, or to the files that have the contents.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, text in sorted(files.items()):
-            content = text.encode()
+            content = text.encode() if isinstance(text, str) else text.read_bytes()
             entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size, entry.mode = len(content), 0o600
             archive.addfile(entry, io.BytesIO(content))
@@ -480,6 +487,7 @@ def prepare_script(path: Path, request: Request, env: Mapping[str, str], cluster
         script=SUBMIT_SCRIPT,
         files={SUBMIT_SCRIPT: submit_script(path.name, options, env, request.words)},
         environment=definition_for(file, read_environment(options.get("environment", NO_ENVIRONMENT)), folder),
+        packages=packages_for(file, options.get("with", ()), folder),
         tree=collect(file, folder, [path.name]) if code else one_file(path),
         after=options.get("after", ()),
         starts=f"Slurm starts {path.name} once, on the first node",
@@ -496,7 +504,7 @@ def submit_script(script: str, options: Mapping[str, Any], env: Mapping[str, str
         "#!/usr/bin/env bash",
         f"# Written by yard. Submits {CODE}/{shlex.quote(script)}, and prints the number of the job.",
         "set -euo pipefail",
-        *(_ACTIVATE if "environment" in options else ()),
+        *(_ACTIVATE if {"environment", "with"} & options.keys() else ()),
         f"cd {CODE}",
         *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
         f'id=$({command} "$@" {shlex.join([f"./{script}", *args])})',
@@ -507,7 +515,7 @@ def submit_script(script: str, options: Mapping[str, Any], env: Mapping[str, str
 def _option_problems(options: Mapping[str, Any], env: Mapping[str, str]) -> list[Problem]:
     found: list[Problem] = []
     for key, value in options.items():
-        if key in OPTIONS or key in {"after", "environment"}:
+        if key in OPTIONS or key in {"after", "environment", "with"}:
             found += under(key, RULES[key](value))
         else:
             rule = "does not apply to a Slurm script, which starts its own programs"
@@ -550,6 +558,11 @@ def read_request(request: Request) -> Prepare:
 def own_path(environment: str | None) -> str | None:
     """Return --env. A path becomes absolute, because it is relative to the current directory, not the job file."""
     return str(Path(environment).absolute()) if environment is not None and is_file(environment) else environment
+
+
+def own_packages(packages: Sequence[str] | None) -> list[str] | None:
+    """Return the values of --with, with absolute paths like `own_path`."""
+    return [str(Path(value).absolute()) if is_path(value) else value for value in packages] if packages else None
 
 
 def _sends_here(request: Request) -> bool:

@@ -32,18 +32,19 @@ REQUEST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def make_wheel(folder: Path, name: str, version: str = "1.0", *, script: bool = False) -> Path:
-    """Write a wheel with one module, and with a console script if `script` is set."""
+def make_wheel(folder: Path, name: str, version: str = "1.0", *, script: bool = False, needs: str = "") -> Path:
+    """Write a wheel with one module, a console script if `script` is set, and the dependency `needs`."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f"VERSION = {version!r}\n\ndef main():\n    print({name!r}, VERSION)\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + (f"Requires-Dist: {needs}\n" if needs else ""),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     if script:
         files[f"{info}/entry_points.txt"] = f"[console_scripts]\n{name}-run = {name}:main\n"
     files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in files.items():
@@ -201,6 +202,19 @@ def test_a_file_without_hashes_is_installed(tmp_path: Path, variables: dict[str,
     code, lines, error = run(tmp_path, variables, "alpha>=0.5\n", hashed=False, locked=False)
     assert (code, error) == (0, "")
     assert (Path(lines[-1]) / "bin" / "alpha-run").exists()
+
+
+def test_a_damaged_archive_changes_nothing(tmp_path: Path, lock: str, variables: dict[str, str]) -> None:
+    folder = tmp_path / f"request-{threading.get_ident()}"
+    folder.mkdir()
+    with tarfile.open(folder / build.ARCHIVE, "w:gz") as archive:
+        archive.add(PROGRAM, "alpha.py")
+    content = (folder / build.ARCHIVE).read_bytes()
+    for text, (expected, environments) in {content[:-200]: (1, 0), content: (0, 1)}.items():
+        (folder / build.ARCHIVE).write_bytes(text)
+        code, _, error = run(tmp_path, variables, lock)
+        assert (code, len(left(tmp_path))) == (expected, environments), error
+        assert ("the packages cannot be unpacked (" in error) is bool(code)
 
 
 def test_progress_is_a_line_for_each_package() -> None:

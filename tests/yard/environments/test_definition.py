@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +26,7 @@ from trainyard.errors import JobFileError
 from trainyard.outputs import Cluster
 from yard.environments import build
 from yard.environments.definition import FOLDER, Definition, definition_of, environment_names, included
+from yard.environments.packages import uv_program
 from yard.job.loader import LoadedJob, check_job
 
 KEYS = {"name": "mine", "run": "true"}
@@ -199,7 +207,7 @@ def test_a_failure_on_the_head_is_reported(failure: str, message: str, stack: Fa
     stack.program("ssh", f'case "${{!#}}" in {absent} *) echo "{failure}" >&2; exit 1 ;; esac')
     err = refused("env", "build", "neox")
     assert f"environment neox was not built: {message}" in err
-    assert ("use `--env none`" in err) is (build.UNREACHABLE in failure)
+    assert ("`--with` needs no index" in err) is (build.UNREACHABLE in failure)
 
 
 def made(tmp_path: Path, folder: str) -> Path:
@@ -281,14 +289,170 @@ def test_programs_run_in_the_environment(tmp_path: Path) -> None:
     assert "yard: node 1 has a different Python than the head" in out
 
 
-@pytest.mark.parametrize("job", ["hello", "job.sbatch"])
-@pytest.mark.parametrize(("text", "is_named"), [("sixx\n", True), (f"six==1 --hash=sha256:{'0' * 64}\n", False)])
-def test_a_dry_run_says_that_packages_were_not_looked_up(  # noqa: PLR0913, PLR0917  (three columns and three fixtures)
-    job: str, text: str, is_named: bool, stack: FakeStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package index on this computer that needs a password, which pip's settings contain."""
+    folder = tmp_path / "simple"
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words, directory=str(tmp_path))
+
+        def do_GET(self) -> None:
+            if self.headers["Authorization"] == f"Basic {b64encode(b'me:secret').decode()}":
+                super().do_GET()
+            else:
+                self.send_error(401)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    for name, version, needs in (("gamma", "1.0", "alpha>=1"), ("delta", "2.0", "alpha<1")):
+        wheel = make_wheel(folder / name, name, version, script=True, needs=needs)
+        link = f"{wheel.name}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+        (folder / name / "index.html").write_text(f'<a href="{link}">{wheel.name}</a>')
+    (folder / "source").mkdir()
+    (folder / "source" / "source-1.0.tar.gz").touch()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        for name in [name for name in os.environ if name.startswith(("UV_", "PIP_"))]:
+            monkeypatch.delenv(name)
+        values = {
+            "UV_CACHE_DIR": tmp_path / "cache",
+            "UV_HTTP_RETRIES": 0,
+            "XDG_CONFIG_HOME": tmp_path,
+            "PIP_NO_INDEX": 1,
+        }
+        values |= {"PIP_INDEX_URL": f"http://me:secret@127.0.0.1:{server.server_port}/simple"}
+        values |= {"PIP_FIND_LINKS": tmp_path / "index"}
+        for name, value in values.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.chdir(tmp_path)
+        yield folder
+        server.shutdown()
+
+
+MYLIB = """
+import zipfile
+
+def build_wheel(folder, settings=None, metadata=None):
+    with zipfile.ZipFile(folder + "/mylib-1.0-py3-none-any.whl", "w") as archive:
+        archive.write("mylib.py")
+        archive.writestr("mylib-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: mylib\\nVersion: 1.0\\n")
+        archive.writestr("mylib-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+        archive.writestr("mylib-1.0.dist-info/RECORD", "")
+    return "mylib-1.0-py3-none-any.whl"
+"""
+
+
+@pytest.mark.engine
+def test_packages_are_added_without_the_index(ssh: Program, index: Path, tmp_path: Path) -> None:
+    folder, envs = tmp_path / "mylib", tmp_path / "shared" / "envs"
+    folder.mkdir()
+    build_system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (folder / "pyproject.toml").write_text(build_system)
+    (folder / "backend.py").write_text(MYLIB)
+    (folder / "mylib.py").write_text("VALUE = 1\n")
+    (tmp_path / "train.py").write_text("import mylib\n")
+
+    def submit(*packages: str) -> set[str]:
+        """Submit a job, and return the names of all environments."""
+        given = [word for package in packages for word in ("--with", package)]
+        code, _, err = yard("submit", "train.py", "--env", "own.lock", *given, "--json")
+        assert code == 0, err
+        return {path.parent.name for path in envs.glob(f"*/{build.MARKER}")}
+
+    base, added = sorted(submit("gamma==1.0", "./mylib"))
+    assert (base[:4], added[:9]) == ("own-", "own-plus-")
+    assert f"{envs / added}\n".encode() in ssh.stdin
+    show = "import alpha, gamma, mylib; print(alpha.__file__, gamma.__file__, mylib.VALUE)"
+    packages = "lib/python{}.{}/site-packages".format(*sys.version_info)
+    for command, output in (
+        ([f"{envs / added}/bin/python3", "-c", show],
+         f"{envs}/{base}/{packages}/alpha.py {envs}/{added}/{packages}/gamma.py 1\n"),
+        ([f"{envs / added}/bin/gamma-run"], "gamma 1.0\n"),
+        ([f"{envs / added}/bin/alpha-run"], "alpha 1.0\n"),
+    ):  # fmt: skip
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == output
+    # A script of the base must find the added packages, so it runs with the new environment's Python.
+    assert f"{envs / added}/bin/python" in (envs / added / "bin" / "alpha-run").read_text().splitlines()[0]
+    private = re.compile(
+        rb"secret|127\.0\.0\.1|/yard-"
+    )  # the index, its password, and this computer's temporary folder
+    sent = [path for path in (envs / added).rglob("*") if path.is_file()]
+    assert [path for path in sent if private.search(path.read_bytes())] == []
+    assert not any(word in str(ssh.calls) for word in ("secret", "127.0.0.1"))
+
+    (folder / "mylib.py").touch()
+    assert submit("./mylib", "gamma") == {base, added}
+    assert submit("alpha") == {base, added}
+    (folder / "mylib.py").write_text("VALUE = 2\n")
+    assert len(submit("./mylib", "gamma==1.0")) == 3
+    assert yard("env", "rm", "own")[0] == 0
+    assert list(envs.glob("own*")) == []
+
+
+@pytest.mark.parametrize(
+    ("packages", "message"),
+    [
+        (["gama"], "job.yaml:with: Because gama was not found in the package registry"),
+        (["gamma==9"], "there is no version of gamma==9"),
+        (["source"], "source==1.0 has no usable wheels"),
+        (["alpha<1"], "environment own contains alpha 1.0, which cannot be changed. Because only alpha>=1"),
+        (["delta"], "environment own contains alpha 1.0, which cannot be changed. Because only alpha>=1"),
+        (["x @ git+https://example.org/x"], "must be a package, a file or a folder"),
+        (["./absent"], "job.yaml:with: '{folder}/absent' does not exist. Fix: for example 'transformers==4.57'"),
+        (["own.lock"], "own.lock"),
+        (["../out.whl"], "is in neither the job file's folder nor the current directory"),
+        (["--index-url=http://me:secret@127.0.0.1/simple"], "must be a package, a file or a folder"),
+    ],
+)
+def test_packages_that_cannot_be_added_are_refused(
+    packages: list[str], message: str, stack: FakeStack, index: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.txt").write_text(text)
+    wheel = make_wheel(tmp_path / "index", "alpha")
+    (tmp_path / "own.lock").write_text(lock_line(wheel))
+    (tmp_path.parent / "out.whl").touch()
+    keys = {**KEYS, "environment": "own.lock", "with": packages}
+    (tmp_path / "job.yaml").write_text(json.dumps(keys))
+    assert message.format(folder=tmp_path) in refused("submit", "job.yaml", "--dry-run")
+
+
+@pytest.mark.parametrize("job", ["hello", "job.sbatch"])
+def test_a_dry_run_resolves_packages(
+    job: str, stack: FakeStack, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(tmp_path / "index", "alpha")
+    (tmp_path / "small.txt").write_text("gamma\n")
+    (tmp_path / "wrong.txt").write_text("gama\n")
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\nhostname\n")
-    out = printed("submit", job, "--dry-run", "--env", "small.txt")
-    assert "\n# environment small: up to 1 packages" in out
-    assert ("does not look up packages without hashes" in out) is is_named
+    resolved = "\n# packages resolved for Python 3.13 in addition to {}: alpha 1.0, gamma 1.0"
+    out = printed("submit", job, "--with", "gamma", "--dry-run")
+    assert resolved.format("the nodes' own Python") + "; the nodes' own packages were not considered\n" in out
+    assert resolved.format("environment small") + "\n" in printed("submit", job, "--env", "small.txt", "--dry-run")
+    assert "Because gama was not found" in refused("submit", job, "--env", "wrong.txt", "--dry-run")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_CACHE_DIR", "other")
+    out = printed("submit", job, "--with", "gamma", "--dry-run")
+    assert "\n# packages: they were not resolved, because an index is unreachable: Failed to fetch: " in out
+    assert "packages resolved" not in out
+
+
+@pytest.mark.engine
+def test_the_hashes_of_a_uv_lock_apply(ssh: Program, index: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["gamma"]\n'
+    )
+    variables = {
+        **os.environ,
+        "UV_DEFAULT_INDEX": os.environ["PIP_INDEX_URL"],
+        "UV_FIND_LINKS": str(tmp_path / "index"),
+    }
+    subprocess.run([uv_program(), "lock", "-q", "--python", sys.executable], env=variables, check=True, cwd=tmp_path)
+    assert "gamma 1.0" in printed("submit", "hello", "--with", "pyproject.toml", "--dry-run")
+    code, _, err = yard("submit", "hello", "--env", "own.lock", "--with", "uv.lock")
+    assert code == 0, err
+    lock = tmp_path / "uv.lock"
+    lock.write_text(re.sub("sha256:[0-9a-f]{8}", "sha256:00000000", lock.read_text()))
+    err = refused("submit", "hello", "--env", "own.lock", "--with", "uv.lock")
+    assert "Hash mismatch for `gamma==1.0`" in err
