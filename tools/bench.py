@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.platforms.local.paths import PIDFILE
-from trainyard.checkout import ROOT
+from trainyard.project import ROOT
 from yard.stack import pulumi
 
 STACK = "local"

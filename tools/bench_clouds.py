@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from tools.bench import Figure, report
-from trainyard.checkout import ROOT
 from trainyard.errors import StackError
+from trainyard.project import ROOT
 from yard.stack import pulumi
 from yard.stack.workspace import simulated_environment
 

@@ -38,7 +38,8 @@ step ruff format --check .
 start mypy
 start shellcheck --severity=warning --external-sources --check-sourced "${scripts[@]}"
 # Runs offline, so that CI and a laptop report the same findings.
-start zizmor --offline --persona=auditor --no-progress --quiet --format=plain .github/workflows .github/dependabot.yml
+start zizmor --offline --persona=auditor --no-progress --quiet --format=plain .github/workflows .github/dependabot.yml \
+  yard/init/project/.github/workflows
 start shellcheck --severity=warning --shell=bash --exclude=SC2154 "${stages[@]}"
 failed=0
 # Some tests wait for a process, so pytest uses one worker more than there are cores. Further workers would slow the run

@@ -19,7 +19,7 @@ from rich.table import Table
 from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import parse_stack
 from tools.stack import Stack
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import StackFileError
 from yard.stack import pulumi
 
@@ -79,7 +79,7 @@ def main() -> int:
     arguments = parser.parse_args()
     file = f"stacks/Pulumi.{STACK}.yaml"
     try:
-        parse_stack((checkout.ROOT / file).read_text(), file, THIS_COMPUTER)
+        parse_stack((project.ROOT / file).read_text(), file, THIS_COMPUTER)
     except StackFileError as error:
         sys.stderr.write(f"make demo: {error}\n")
         return 1

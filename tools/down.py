@@ -11,7 +11,7 @@ import sys
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.process import sweep_run
 from tools.stack import Stack
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import StackError
 from yard.stack.load import forget
 
@@ -33,7 +33,7 @@ def down() -> int:
     code = stack.rm(["--force"] if code else [])
     if code:
         return code
-    ssh_files = checkout.state() / "ssh" / STACK
+    ssh_files = project.state() / "ssh" / STACK
     forget(ssh_files)
     shutil.rmtree(ssh_files, ignore_errors=True)
     remove_empty_state()
@@ -43,11 +43,11 @@ def down() -> int:
 
 def remove_empty_state() -> None:
     """Remove Pulumi's logs and, if no stack is left, its history, backups and old locks."""
-    backend = checkout.state() / "state" / ".pulumi"
+    backend = project.state() / "state" / ".pulumi"
     if not any((backend / "stacks").rglob("*.json")):
         shutil.rmtree(backend, ignore_errors=True)
     for name in ("logs", "workspaces"):
-        shutil.rmtree(checkout.state() / "pulumi-home" / name, ignore_errors=True)
+        shutil.rmtree(project.state() / "pulumi-home" / name, ignore_errors=True)
 
 
 def main() -> int:

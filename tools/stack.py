@@ -12,8 +12,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from trainyard.checkout import ROOT
 from trainyard.errors import StackError
+from trainyard.project import ROOT
 from yard.stack import pulumi
 from yard.stack.workspace import PLAIN, SHOW, Workspace, refuse_real_machines
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 from components.node.files import BIRTH, MIRRORS, NodeFile, driver_lock, files_for, mime_message, render_install
 from components.node.parameters import ON_HEAD, birth_env, kind_env, kind_of, storage_env
 from components.plan.plan import ClusterPlan, HostPlan
-from trainyard.checkout import ROOT
+from trainyard.project import installed
 
 _PREFIX = "trainyard-"
-_PROGRAM = ROOT / "cloud-init" / "bake"
+_PROGRAM = installed("cloud-init/bake")
 _BEGIN = f"systemd-run --quiet --no-block --unit=trainyard-bake {BIRTH}/bake"
 """Starts the stages in the background, so that the boot can complete."""
 _RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)

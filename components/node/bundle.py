@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from components.node.files import NodeFile, files_for
 from components.node.parameters import ALL_REDUCE, SharedFiles, kind_files, kind_of, render_gates
 from components.plan.plan import ClusterPlan
-from trainyard.checkout import ROOT
 from trainyard.faults import UPDATE
+from trainyard.project import installed
 
 _SHARED = (
     NodeFile("reasons.sh", f"readonly drain_reason={UPDATE}\n"),
-    *(NodeFile(f"trainyard/{name}", (ROOT / "trainyard" / name).read_text()) for name in ("faults.py", "printable.py")),
+    *(NodeFile(name, installed(name).read_text()) for name in ("trainyard/faults.py", "trainyard/printable.py")),
 )
 """Definitions that the nodes share with yard. On nodes, the Python modules are also in the package `trainyard`."""
 

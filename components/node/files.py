@@ -17,14 +17,14 @@ from pathlib import PurePosixPath
 
 from components.catalog import DriverLock, archives, driver_locks
 from components.plan.plan import ClusterPlan, HostPlan
-from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError
+from trainyard.project import installed
 
 BUNDLES = "/var/lib/trainyard/bundles"
 LIBRARY = "/usr/local/lib/trainyard"
 MIRRORS = "mirrors.sh"
 """The script, inside a bundle, that configures mirrors. User-data contains the script only if mirrors are set."""
-_FILES = ROOT / "cloud-init" / "files"
+_FILES = installed("cloud-init/files")
 _PROGRAMS, _UNITS = "/usr/local/sbin", "/etc/systemd/system"
 _FOLDERS = {f"{LIBRARY}/": "", f"{_PROGRAMS}/": "sbin/", f"{_UNITS}/": "units/"}
 """Mapping from folders on a node to folders in a bundle."""
@@ -89,7 +89,7 @@ def shipped_files() -> tuple[NodeFile, ...]:
         NodeFile(
             path=f"/{path.relative_to(_FILES)}",
             text=_COMMENT.sub("", text),
-            executable=bool(path.stat().st_mode & 0o100),
+            executable=text.startswith("#!"),
             is_birth=bool(_IN_USER_DATA.search(text)),
         )
         for path, text in ((path, path.read_text()) for path in paths)

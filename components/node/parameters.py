@@ -16,7 +16,7 @@ from components.catalog import fabrics
 from components.node.files import NodeFile, driver_lock, driver_version, files_for, mirror_program
 from components.plan.plan import ClusterPlan, HostPlan, Role
 from components.spec.model import CloudSpec
-from trainyard.checkout import ROOT
+from trainyard.project import installed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def _env(values: Mapping[str, str]) -> str:
     return "".join(f"{name}={shlex.quote(value) if value else ''}\n" for name, value in sorted(values.items()))
 
 
-ALL_REDUCE = ROOT / "yard" / "workloads" / "allreduce.py"
+ALL_REDUCE = installed("yard/workloads/allreduce.py")
 _REAL_GPUS = "/dev/nvidia"
 _GIB = 4
 """Message size in GiB if the catalog has no floor. Three such buffers fit into the catalog's smallest GPU."""

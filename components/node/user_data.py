@@ -21,15 +21,15 @@ from components.catalog import images
 from components.node.files import BIRTH, MIRRORS, START, NodeFile, files_for, mime_message, render_install
 from components.node.parameters import ON_HEAD, SharedFiles, birth_env, kind_files, storage_env
 from components.plan.plan import ClusterPlan, HostPlan, Role
-from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError
+from trainyard.project import installed
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
 """The user for provisioning. The user's home is not under /home, because workers mount /home over NFS."""
 JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
 """The user that runs jobs. NFS and Slurm need the same uid on all nodes."""
 
-_FOLDER = ROOT / "cloud-init"
+_FOLDER = installed("cloud-init")
 
 
 @dataclass(frozen=True)

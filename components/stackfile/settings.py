@@ -16,6 +16,7 @@ from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE, RUN_KEYS, parse_config
 from trainyard.errors import ClusterError
 from trainyard.machines import ACCEPT, BAKE, BUILD, END_JOBS, KEEP
+from trainyard.project import stack_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Settings:
 
 def load_settings() -> Settings:
     """Return the current stack's settings, and log warnings and notes about the stack file. Raises pulumi.RunError."""
-    file = f"stacks/Pulumi.{pulumi.get_stack()}.yaml"
+    file = stack_file(pulumi.get_stack())
     # Reading all keys in the namespace lets `parse_config` reject misspelt keys.
     keys = {key for key in get_config_env() if key.startswith(f"{NAMESPACE}:")} | {CLUSTER_KEY, *RUN_KEYS}
     found = {key: pulumi.Config(NAMESPACE).get(key.removeprefix(f"{NAMESPACE}:")) for key in sorted(keys)}

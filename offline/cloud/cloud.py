@@ -12,7 +12,7 @@ from offline.cloud.rules import Rules
 from offline.cloud.sdk import Described, Sdk
 from offline.cloud.world import Record, World
 from offline.values import Properties
-from trainyard.checkout import ROOT
+from trainyard.project import installed
 from trainyard.strict_yaml import load_own
 
 Function: TypeAlias = "Callable[[World, Properties], Properties]"
@@ -113,5 +113,5 @@ def refused_address(text: str, ranges: Iterable[str], reserved: tuple[int, int],
 @cache
 def catalog(file: str, key: str) -> Mapping[str, Any]:
     """Return the value of `key` in a file in components/catalog."""
-    found: Mapping[str, Any] = load_own((ROOT / "components" / "catalog" / file).read_text())[key]
+    found: Mapping[str, Any] = load_own(installed(f"components/catalog/{file}").read_text())[key]
     return found

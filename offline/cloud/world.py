@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from offline.values import Properties, Value, is_secret
-from trainyard.checkout import ROOT
+from trainyard.project import state
 
 ENVIRONMENT = "TRAINYARD_OFFLINE"
 """Environment variable with the path of the folder that contains all stacks' folders."""
-_DEFAULT = ROOT / ".trainyard" / "offline" / "clouds"
+_DEFAULT = state() / "offline" / "clouds"
 _HIDDEN = "offline: secret, in Pulumi's state only"
 
 

@@ -16,7 +16,7 @@ from tests.components.platforms.recording import CONTRACTS
 COMPONENTS = [name for name in modules() if package(name) == "components"]
 NEUTRAL = [name for name in COMPONENTS if not name.startswith("components.platforms.")]
 CREATES_RESOURCES = re.compile(
-    r"components\.(stackfile\.settings|cluster\.(cluster|bringup|busy|leftovers|tunnel)|keys|host_keys)"
+    r"components\.(stackfile\.settings|cluster\.(cluster|program|bringup|busy|leftovers|tunnel)|keys|host_keys)"
 )
 """Modules outside the platform packages that import Pulumi to create resources or read configuration."""
 READS_THE_SPEC = re.compile(r"components\.(spec|stackfile|plan)\..*|components\.platforms\.\w+\.rules")
@@ -30,8 +30,10 @@ SENT_ALONE = (
     *(name for name in modules() if name.startswith("yard.run.runner")),
 )
 """Programs that run without the project: on a host with Python 3.10, or for ssh."""
-NEEDS_A_CHECKOUT = "yard.preview.rehearsal"
-"""The only module that commands for the wheel import after `checkout.require`."""
+NEEDS_A_PROJECT = "yard.preview.rehearsal"
+"""The only module with the plan that commands on a cluster import, after `project.require`."""
+ENTRY_POINT = "trainyard.program"
+"""The Pulumi program's entry point, which no module imports. It may import packages above its own."""
 
 
 def run_python(code: str) -> str:
@@ -45,8 +47,8 @@ def test_no_module_imports_itself_through_others() -> None:
 
 
 def test_no_two_packages_import_each_other() -> None:
-    # No module imports an entry point (`__main__`), so an entry point may be in the package below its imports.
-    importers = [name for name in modules() if not name.endswith("__main__")]
+    # No module imports an entry point, so an entry point may be in the package below its imports.
+    importers = [name for name in modules() if not name.endswith("__main__") and name != ENTRY_POINT]
     found = {(folder(name), folder(other)) for name in importers for other in imports(name) & modules().keys()}
     assert {(one, other) for one, other in found if one < other and (other, one) in found} == set()
 
@@ -60,7 +62,8 @@ def test_no_two_packages_import_each_other() -> None:
     ],
 )
 def test_a_layer_imports_no_layer_above_it(layer: str, above: set[str]) -> None:
-    found = {(module, name) for module in modules() if package(module) == layer for name in imports(module)}
+    members = [module for module in modules() if package(module) == layer and module != ENTRY_POINT]
+    found = {(module, name) for module in members for name in imports(module)}
     assert {(module, name) for module, name in found if package(name) in above} == set()
 
 
@@ -89,14 +92,14 @@ def test_neutral_code_does_not_compare_provider_names() -> None:
                 assert not constants & set(PLATFORMS), f"{module}:{node.lineno}: use a fact instead of the name"
 
 
-def test_one_module_reads_configuration_and_none_exports() -> None:
+def test_one_module_reads_configuration_and_one_exports() -> None:
     used = {
         (module, f"{node.value.id}.{node.attr}")
         for module in COMPONENTS
         for node in nodes(module)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
-    assert {module for module, name in used if name == "pulumi.export"} == set()
+    assert {module for module, name in used if name == "pulumi.export"} == {"components.cluster.program"}
     assert {module for module, name in used if name == "pulumi.Config"} == {"components.stackfile.settings"}
 
 
@@ -109,17 +112,17 @@ def test_programs_that_run_alone_need_only_python(module: str) -> None:
 
 @pytest.mark.parametrize("command", ["jobs", "cluster", "training"])
 def test_commands_on_a_cluster_do_not_import_components(command: str) -> None:
-    found = reachable(f"yard.commands.{command}", NEEDS_A_CHECKOUT)
+    found = reachable(f"yard.commands.{command}", NEEDS_A_PROJECT)
     assert len(found) > 5
     assert [name for name in found if package(name) == "components"] == []
 
 
-def test_the_rehearsal_is_imported_after_the_check_for_a_checkout() -> None:
-    users = [name for name in modules() if NEEDS_A_CHECKOUT in imports(name)]
+def test_the_rehearsal_is_imported_after_the_check_for_a_project() -> None:
+    users = [name for name in modules() if NEEDS_A_PROJECT in imports(name)]
     assert users == ["yard.commands.jobs"]
     lines = modules()[users[0]].read_text().splitlines()
-    required = next(at for at, line in enumerate(lines) if "checkout.require(" in line)
-    assert required < next(at for at, line in enumerate(lines) if f"from {NEEDS_A_CHECKOUT} import" in line)
+    required = next(at for at, line in enumerate(lines) if "project.require(" in line)
+    assert required < next(at for at, line in enumerate(lines) if f"from {NEEDS_A_PROJECT} import" in line)
 
 
 @pytest.mark.parametrize(

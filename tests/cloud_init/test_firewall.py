@@ -15,7 +15,7 @@ import pytest
 
 from tests.cloud_init.firewall_probe import CALLERS
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
-from trainyard.checkout import ROOT
+from trainyard.project import ROOT
 
 OPEN = dict.fromkeys(CALLERS, "open")
 SERVICES_OPEN = dict.fromkeys(("metadata", "wire", "metadata6", "elsewhere", "dns", "udp"), "open")

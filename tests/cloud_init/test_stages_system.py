@@ -12,7 +12,7 @@ import pytest
 
 from tests.cloud_init.stage_sandbox import STAGES, Ran, Sandbox, bash, function
 from tests.offline.loopback_sshd import make_key, sshd_binary
-from trainyard import checkout
+from trainyard import project
 
 BLOCK = "127.0.0.1 localhost\n# trainyard\n# end of trainyard\n"
 
@@ -318,7 +318,7 @@ def test_mariadb_has_a_folder_for_its_socket(tmp_path: Path) -> None:
 
 
 def test_no_service_stops_with_munged() -> None:
-    files = [file for file in (checkout.ROOT / "cloud-init/files/etc/systemd/system").rglob("*") if file.is_file()]
+    files = [file for file in (project.ROOT / "cloud-init/files/etc/systemd/system").rglob("*") if file.is_file()]
     stops = re.compile(r"^(Requires|Requisite|BindsTo|PartOf)=.*\bmunge\b", re.M)
     assert len(files) > 10
     assert [file.name for file in files if stops.search(file.read_text())] == []

@@ -1,9 +1,10 @@
-"""The wheel contains only yard, and yard works from the wheel without a checkout."""
+"""The wheel contains everything that a project needs. The checkout is not importable in these tests."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,26 +12,34 @@ import sysconfig
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import ROOT, MakeProgram
+from tests.offline.cloud.stack import require_pulumi
 from tests.yard.conftest import outputs_file
 
 pytestmark = pytest.mark.engine
 
-DATA = ("*.yaml", "*.sh", "*.in", "*.lock", "*.Dockerfile", "*.py")
+FOLDERS = ("trainyard", "components", "yard", "offline", "cloud-init", "stacks")
+LARGEST = 5_000_000
+AZURE = ("--provider", "azure", "--region", "eastus", "--machine", "Standard_ND96amsr_A100_v4")
+GOOGLE = ("--provider", "gcp", "--region", "us-central1-f", "--machine", "a2-highgpu-8g", "--project", "my-project-1")
+COMMON = ("--count", "2", "--budget", "none", "--offline", "--json")
+SECONDS = 300
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of the project, because setuptools writes files to the source folder."""
-    folder = tmp_path_factory.mktemp("wheel")
+def build(folder: Path, number: str) -> Path:
+    """Build a wheel with this version from a copy of the repository, because setuptools writes files to its folder."""
     copy = folder / "source"
-    copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "Pulumi.yaml"):
+    copy.mkdir(parents=True)
+    for name in ("setup.py", "README.md", "LICENSE", "Pulumi.yaml", "__main__.py"):
         shutil.copy(ROOT / name, copy)
-    for name in ("trainyard", "yard", "components", "tools", "offline"):
+    text = (ROOT / "pyproject.toml").read_text()
+    (copy / "pyproject.toml").write_text(re.sub(r'(?m)^version = ".*"$', f'version = "{number}"', text))
+    for name in (*FOLDERS, "tools"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     command = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
     subprocess.run([sys.executable, "-m", *command], check=True)
@@ -38,73 +47,156 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+class User:
+    """A person with the wheel in a virtual environment, and without a clone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.environment = folder / "home", folder / "environment"
+        self.home.mkdir()
+        venv.create(self.environment, symlinks=True)
+        (packages,) = self.environment.glob("lib/python*/site-packages")
+        # Python does not read .pth files in folders that a .pth file adds, so the editable installation of this
+        # repository has no effect.
+        (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def install(self, wheel: Path) -> None:
+        """Install the wheel, without its dependencies, in place of another version."""
+        python = str(self.environment / "bin" / "python")
+        command = ["pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"]
+        subprocess.run([sys.executable, "-m", *command, str(wheel)], check=True)
+
+    def run(self, folder: Path, *command: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TRAINYARD", "PULUMI"))
+        }
+        programs = os.environ["PATH"].replace(str(Path(sys.executable).parent), "")
+        variables = {**kept, "HOME": str(self.home), "PATH": f"{self.environment / 'bin'}:{programs}"}
+        done = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=SECONDS
+        )
+        assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
+        return done
+
+    def document(self, folder: Path, *command: str, code: int = 0) -> Any:
+        return json.loads(self.run(folder, *command, code=code).stdout)
+
+
 @pytest.fixture(scope="module")
-def python(wheel: Path) -> Path:
-    """The Python interpreter in an environment with the wheel and with the dependencies of the current environment."""
-    folder = wheel.parent / "environment"
-    venv.create(folder, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(packages)
-    # Python does not read .pth files in folders that a .pth file adds, so the editable installation of this project has
-    # no effect.
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    # An installation of the wheel without extras does not include these packages.
-    for name in ("pulumi", "pulumi_azure_native", "pulumi_command", "pulumi_gcp", "pydantic"):
-        (packages / f"{name}.py").write_text(f"raise ImportError('{name} is not installed')\n")
-    return folder / "bin" / "python"
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("wheel"), "0.1.0")
+
+
+@pytest.fixture(scope="module")
+def user(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> User:
+    made = User(tmp_path_factory.mktemp("user"))
+    made.install(wheel)
+    return made
 
 
 @pytest.fixture
-def home(tmp_path: Path, program: MakeProgram) -> Path:
-    """A home folder with a stack's outputs, and a fake ssh on PATH that simulates the head."""
-    program("ssh", f"[[ $* != *'exec bash -c'* ]] || {{ echo 'text of the log'; exit 0; }}\necho '{JOB}'")
-    outputs_file(tmp_path / "outputs.json", admin_private_key="not a key")
-    return tmp_path
+def project(user: User, tmp_path: Path) -> Path:
+    """A project with the stack `big`, created in an empty folder."""
+    require_pulumi()
+    user.run(tmp_path, "yard", "new", "big", *AZURE, *COMMON)
+    (tmp_path / "big" / ".venv").symlink_to(user.environment)  # instead of `pulumi install`
+    return tmp_path / "big"
+
+
+def test_the_wheel_contains_every_file(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = {path.relative_to(ROOT).as_posix() for path in paths if path.suffix != ".pyc"}
+    assert names == {re.sub("^(cloud-init|stacks)/", r"trainyard/\1/", name) for name in files}
+    assert wheel.stat().st_size < LARGEST
+
+
+def test_nothing_comes_from_the_checkout(user: User, tmp_path: Path) -> None:
+    code = "from importlib import import_module as get; print(*(get(name).__file__ for name in {}))"
+    names = ("trainyard", "components", "yard", "offline")
+    files = user.run(tmp_path, "python", "-c", code.format(names)).stdout.split()
+    assert [file for file in files if not file.startswith(str(user.environment))] == []
+    missing = user.run(tmp_path, "python", "-c", "import tools", code=1)
+    assert "No module named 'tools'" in missing.stderr
+
+
+def test_a_new_project_is_previewed_and_rehearsed(user: User, project: Path) -> None:
+    user.run(project, "yard", "init", "small", *GOOGLE, *COMMON)
+    for command in (["init", "-q"], ["add", "--all", ":!stacks/Pulumi.small.yaml"], ["commit", "-qm", "one"]):
+        user.run(project, "git", "-c", "user.name=me", "-c", "user.email=me@example.test", *command)
+    (project / "sub").mkdir()
+    preview = user.document(project / "sub", "yard", "preview", "--all", "--offline", "--against", "HEAD", "--json")
+    assert preview["fine"], preview
+    big, small = preview["stacks"]
+    assert (big["difference"]["new"], small["difference"]["new"]) == (False, True)
+    assert big["difference"]["files"] == []
+    assert big["resources"]["by_type"]["azure-native:compute:VirtualMachine"] == 3
+    assert small["resources"]["by_type"]["gcp:compute/instance:Instance"] == 3
+    rehearsal = user.run(project, "yard", "submit", "hello", "--dry-run", "--stack", "big")
+    assert "#SBATCH --nodes=2" in rehearsal.stdout
+    # Pulumi and yard have changed no committed file.
+    assert user.run(project, "git", "status", "--porcelain").stdout == "?? stacks/Pulumi.small.yaml\n"
+
+
+def test_a_package_that_hides_components_is_reported(user: User, project: Path) -> None:
+    (project / "components").mkdir()
+    (project / "components" / "__init__.py").touch()
+    done = user.document(project, "yard", "preview", "big", "--json", code=1)
+    (message, *_) = done["stacks"][0]["resources"]["errors"]
+    assert f"{project}/components/__init__.py hides trainyard's package `components`. Fix: rename it" in message
+
+
+UPDATE = """
+import sys
+from yard.stack.workspace import Workspace
+sys.exit(Workspace("big", simulated=True).operate(sys.argv[1], sys.argv[2:]))
+"""
+
+
+def test_an_upgrade_replaces_nothing(user: User, wheel: Path, project: Path, tmp_path: Path) -> None:
+    update = (str(user.environment / "bin" / "python"), "-c", UPDATE)
+    user.run(project, *update, "up", "--yes", "--skip-preview", "--non-interactive")
+    user.install(build(tmp_path / "next", "0.2.0"))
+    try:
+        assert user.run(project, "yard", "--version").stdout == "yard 0.2.0\n"
+        user.run(project, *update, "preview", "--non-interactive", "--expect-no-changes")
+    finally:
+        user.install(wheel)
+
+
+def test_pulumi_new_writes_the_same_project(user: User, project: Path, tmp_path: Path) -> None:
+    template = ROOT / "yard" / "init" / "project"
+    words = ["--generate-only", "--yes", "--offline", "--name", "big", "--dir", str(tmp_path / "other")]
+    user.run(tmp_path, "pulumi", "new", str(template), *words)
+    written = {path.relative_to(tmp_path / "other"): path for path in (tmp_path / "other").rglob("*") if path.is_file()}
+    for path, file in written.items():
+        if path.name == "Pulumi.yaml":
+            # Pulumi adds a tag with the template's path.
+            found = yaml.safe_load(file.read_text())
+            assert found.pop("config").keys() == {"pulumi:tags"}
+            assert found == yaml.safe_load((project / path).read_text())
+        else:
+            assert file.read_text() == (project / path).read_text()
+    own = {path.relative_to(project) for path in project.rglob("*") if path.is_file() and ".venv" not in path.parts}
+    assert own - written.keys() == {Path("stacks/Pulumi.big.yaml"), Path("stacks/schema.json")}
 
 
 JOB = "JobId=7 JobName=hello UserId=trainer(1001) JobState=RUNNING RunTime=00:00:05 Partition=gpu NumNodes=2"
 
 
-def run(python: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TRAINYARD", "PULUMI"))}
-    variables = {**kept, "HOME": str(home), "PATH": f"{home / 'programs'}:/usr/bin:/bin"}
-    return subprocess.run(
-        [python, "-m", *words], cwd=home, env=variables, capture_output=True, text=True, check=False, timeout=60
+def test_a_job_user_needs_no_project(user: User, tmp_path: Path, program: MakeProgram) -> None:
+    ssh = program("ssh", f"[[ $* != *'exec bash -c'* ]] || {{ echo 'text of the log'; exit 0; }}\necho '{JOB}'")
+    outputs_file(tmp_path / "outputs.json", admin_private_key="not a key")
+    assert "train-tiny" in user.run(tmp_path, "yard", "recipes").stdout
+    done = user.run(tmp_path, "yard", "submit", "hello", "--dry-run", "--outputs", "outputs.json")
+    assert "#SBATCH --partition=gpu" in done.stdout
+    jobs = user.document(tmp_path, "yard", "ps", "--json", "--outputs", "outputs.json")
+    assert [job["name"] for job in jobs] == ["hello"]
+    assert "text of the log" in user.run(tmp_path, "yard", "logs", "7", "--outputs", "outputs.json").stdout
+    assert ssh.calls
+    refused = user.run(tmp_path, "yard", "preview", "--all", code=1)
+    assert (
+        f"needs a Pulumi project, but neither {tmp_path} nor a folder above it contains a Pulumi.yaml" in refused.stderr
     )
-
-
-def test_the_wheel_contains_yard_and_the_foundation(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    folders = (ROOT / "trainyard", ROOT / "yard")
-    files = {path.relative_to(ROOT).as_posix() for folder in folders for kind in DATA for path in folder.rglob(kind)}
-    assert names == files
-    assert {"yard/job/recipes/hello.yaml", "yard/doctor/probes/health.sh", "yard/workloads/train.py"} < names
-
-
-def test_other_packages_are_not_importable(python: Path, home: Path) -> None:
-    code = "from importlib.util import find_spec; print([n for n in %r if find_spec(n)])"
-    (home / "look.py").write_text(code % (("components", "jobs", "tools", "offline", "yard"),))
-    assert run(python, home, "look").stdout == "['yard']\n"
-
-
-def test_a_job_is_rendered_for_the_outputs_in_a_file(python: Path, home: Path) -> None:
-    assert "train-tiny" in run(python, home, "yard", "recipes").stdout
-    done = run(python, home, "yard", "submit", "hello", "--dry-run", "--outputs", "outputs.json")
-    assert "#SBATCH --partition=gpu" in done.stdout, done.stderr
-    assert done.stderr == ""
-
-
-def test_jobs_and_logs_are_read_over_ssh(python: Path, home: Path) -> None:
-    done = run(python, home, "yard", "ps", "--json", "--outputs", "outputs.json")
-    assert [job["name"] for job in json.loads(done.stdout)] == ["hello"], done.stderr
-    assert "text of the log" in run(python, home, "yard", "logs", "7", "--outputs", "outputs.json").stdout
-
-
-@pytest.mark.parametrize("command", [("preview", "--all"), ("checks",), ("schema",), ("prices",)])
-def test_a_command_that_needs_a_checkout_reports_it(python: Path, home: Path, command: tuple[str, ...]) -> None:
-    done = run(python, home, "yard", *command)
-    assert done.returncode == 1
-    assert f"`yard {command[0]}` needs a checkout of trainyard" in done.stderr
-    assert "Fix: clone the repository" in done.stderr
+    refused = user.run(tmp_path, "yard", "prices", "update", code=1)
+    assert "Fix: run it in a clone of the repository" in refused.stderr

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ import yaml
 from tests.conftest import ROOT, MakeProgram
 from yard.preview.printing import LONGEST, MARKER
 
+TEMPLATE = ROOT / "yard" / "init" / "project"
+"""The files of a project from `yard new`."""
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
+NEW_FILES = sorted((TEMPLATE / ".github" / "workflows").glob("*.y*ml"))
 WORKFLOWS: dict[str, dict[Any, Any]] = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}
+NEW: dict[str, dict[Any, Any]] = {file.stem: yaml.safe_load(file.read_text()) for file in NEW_FILES}
 MAY_WRITE = {("preview-comment", "pull-requests"), ("preview", "id-token"), ("heal", "id-token")}
 LONG_LIVED = ("ARM_CLIENT_SECRET", "GOOGLE_CREDENTIALS", "PULUMI_ACCESS_TOKEN")
 STACKS = sorted(file.name.split(".")[1] for file in (ROOT / "stacks").glob("Pulumi.*.yaml"))
 
 
-@pytest.mark.parametrize("name", WORKFLOWS)
-def test_tokens_are_read_only_with_listed_exceptions(name: str) -> None:
-    content = WORKFLOWS[name]
+@pytest.mark.parametrize(("name", "content"), [*WORKFLOWS.items(), *NEW.items()])
+def test_tokens_are_read_only_with_listed_exceptions(name: str, content: dict[Any, Any]) -> None:
     assert {"check", "preview", "preview-comment"} <= set(WORKFLOWS)
     granted = {key: level for job in content["jobs"].values() for key, level in job.get("permissions", {}).items()}
     assert {(name, key) for key, level in granted.items() if level != "read"} <= MAY_WRITE
@@ -44,13 +48,30 @@ def test_jobs_have_limits_and_guarded_credentials(workflow: str) -> None:
         assert not has_credentials or "actions/cache" not in text
 
 
-def test_comment_workflow_runs_no_code_of_a_pull_request() -> None:
-    comment = WORKFLOWS["preview-comment"]
+@pytest.mark.parametrize("workflows", [WORKFLOWS, NEW])
+def test_comment_workflow_runs_no_code_of_a_pull_request(workflows: dict[str, dict[Any, Any]]) -> None:
+    comment = workflows["preview-comment"]
     # YAML parses the key `on` as true.
     assert list(comment[True]) == ["workflow_run"]
-    assert comment[True]["workflow_run"]["workflows"] == [WORKFLOWS["preview"]["name"]]
+    assert comment[True]["workflow_run"]["workflows"] == [workflows["preview"]["name"]]
     checkouts = [step for step in comment["jobs"]["comment"]["steps"] if "uses" in step]
     assert ["ref" in step["with"] or "repository" in step["with"] for step in checkouts] == [False]
+
+
+def test_a_new_project_previews_all_stacks_as_here() -> None:
+    assert NEW.keys() == {"preview", "preview-comment"}
+    (script,) = (step["run"] for step in NEW["preview"]["jobs"]["offline"]["steps"] if "yard" in step.get("run", ""))
+    here = [step["run"] for step in WORKFLOWS["preview"]["jobs"]["offline"]["steps"] if "yard" in step.get("run", "")]
+    assert here == [f"source .trainyard/env.sh\n{script.replace('.venv/bin/yard', 'yard')}"]
+    assert "secrets." not in json.dumps(NEW)
+    texts = {stem: file.read_text() for file in NEW_FILES for stem in [file.stem]}
+    used = {line for text in texts.values() for line in re.findall(r"uses: (.+)", text)}
+    assert used <= {line for file in FILES for line in re.findall(r"uses: (.+)", file.read_text())}
+    own = (ROOT / ".github" / "workflows" / "preview-comment.yml").read_text()
+    assert texts["preview-comment"] == own.replace("yard/init/project/.github/", "bash .github/")
+    # The CLI has the version of the SDK.
+    assert f"pulumi-version: {version('pulumi')}\n" in texts["preview"]
+    assert f"pulumi-python:{version('pulumi')}\n" in (TEMPLATE / ".gitlab-ci.yml").read_text()
 
 
 def test_all_stacks_are_previewed() -> None:
@@ -72,9 +93,10 @@ def zizmor(*inputs: str) -> subprocess.CompletedProcess[str]:
 
     Without the option, zizmor colors its output wherever the variable CI is set.
     """
-    (line,) = (line for line in (ROOT / "tools/check.sh").read_text().splitlines() if line.startswith("start zizmor "))
+    text = (ROOT / "tools/check.sh").read_text().replace("\\\n", "")
+    (line,) = (line for line in text.splitlines() if line.startswith("start zizmor "))
     words = [word for word in shlex.split(line)[1:] if word != "--quiet"]
-    options = [word for word in words if not word.startswith(".github/")]
+    options = [word for word in words if ".github/" not in word]
     command = [*(options if inputs else words), "--color=never", *inputs]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
 
@@ -83,8 +105,8 @@ def test_check_runs_zizmor_over_every_workflow() -> None:
     done = zizmor()
     assert done.returncode == 0, done.stdout
     completed = re.findall(r"completed (\S+)", done.stderr)
-    names = ["dependabot.yml", *(f"workflows/{file.name}" for file in FILES)]
-    assert sorted(completed) == sorted(f".github/{name}" for name in names)
+    files = [ROOT / ".github" / "dependabot.yml", *FILES, *NEW_FILES]
+    assert sorted(completed) == sorted(file.relative_to(ROOT).as_posix() for file in files)
 
 
 def test_zizmor_rejects_unsafe_steps(tmp_path: Path) -> None:
@@ -125,7 +147,7 @@ def gh(tmp_path: Path, program: MakeProgram) -> Path:
 
 def comment(notes: Path) -> tuple[int, list[str]]:
     names = {"RUN": "1", "OWNER": "o", "BRANCH": "b; touch x", "COMMIT": "abc", "NOTES": str(notes)}
-    done = subprocess.run([ROOT / "tools/ci/comment.sh"], cwd=notes, env=os.environ | names, check=False)
+    done = subprocess.run([TEMPLATE / ".github/comment.sh"], cwd=notes, env=os.environ | names, check=False)
     assert not (notes / "x").exists()
     return done.returncode, (notes / "programs" / "gh.calls").read_text().splitlines()
 

@@ -26,7 +26,7 @@ from tests.yard.conftest import git
 from tools import demo, down
 from tools.clean import clean
 from tools.stack import refuse_protected
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import StackError
 
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -92,8 +92,7 @@ def test_requirements_are_hashed_and_complete() -> None:
     # Without this file, `pulumi up` in a fresh clone creates an empty virtual environment.
     assert "-r requirements.lock" in (ROOT / "requirements.txt").read_text().splitlines()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = project["project"]["optional-dependencies"]
-    wanted = project["project"]["dependencies"] + extras["cluster"] + project["dependency-groups"]["dev"]
+    wanted = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
     names = {re.split(r"[=<>~ ]", want)[0].lower() for want in wanted if isinstance(want, str)}
     assert names - set(re.findall(r"(?m)^([a-z0-9-]+)==", LOCK)) == set()
 
@@ -237,7 +236,7 @@ def test_clean_deletes_the_cache_and_says_what(cache: Path) -> None:
 
 
 def test_state_is_removed_after_the_last_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkout, "state", lambda: tmp_path)
+    monkeypatch.setattr(project, "state", lambda: tmp_path)
     for name in ("state/.pulumi/stacks/trainyard", "state/.pulumi/backups", "pulumi-home/logs", "pulumi-home/plugins"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "state/.pulumi/stacks/trainyard/local.json.bak").write_text("{}")

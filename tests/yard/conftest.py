@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import trainyard.checkout
+import trainyard.project
 from tests.architecture.modules import modules
 from tests.conftest import MakeProgram, Program
 from trainyard.errors import RemoteError
@@ -52,16 +52,16 @@ def refused(*words: str) -> str:
 
 
 def use_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the root folder of the checkout during a test."""
+    """Replace the folder of the project during a test."""
     _import_copies()
-    monkeypatch.setattr(trainyard.checkout, "ROOT", root)
+    monkeypatch.setattr(trainyard.project, "ROOT", root)
 
 
 @cache
 def _import_copies() -> None:
     """Import all modules that copy ROOT. A module first imported during a test would keep the folder of this test."""
     for name, path in modules().items():
-        if "from trainyard.checkout import ROOT" in path.read_text() and not name.startswith(("tools.", "offline.")):
+        if "from trainyard.project import ROOT" in path.read_text() and not name.startswith(("tools.", "offline.")):
             import_module(name)
 
 
@@ -197,7 +197,7 @@ def stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: MakeProgram, local: Cluster, sockets: Path
 ) -> FakeStack:
     use_root(tmp_path, monkeypatch)
-    (tmp_path / "Pulumi.yaml").touch()
+    (tmp_path / "Pulumi.yaml").write_text("name: trainyard\nstackConfigDir: stacks\n")
     monkeypatch.setattr("yard.stack.load.SOCKETS", sockets)
     # The backend and the stack of the developer's shell must not be used.
     for name in ("TRAINYARD_STACK", "TRAINYARD_OUTPUTS", "PULUMI_STACK", "PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"):

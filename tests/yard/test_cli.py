@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from tests.conftest import ROOT
 from tests.yard.conftest import FakeStack, printed, refused, yard
-from trainyard import checkout
+from trainyard import project
 from trainyard.outputs import Cluster
 from trainyard.printable import printable
 from yard import commands as topics
@@ -44,13 +44,13 @@ def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
 
 
 COMMANDS = sorted(map(" ".join, commands(get_command(app))))
-WITHOUT_A_CLUSTER = {"checks", "hosts scan", "init", "preview", "prices update", "recipes", "schema", "size"}
+WITHOUT_A_CLUSTER = {"checks", "hosts scan", "init", "new", "preview", "prices update", "recipes", "schema", "size"}
 """Commands that do not read a cluster's outputs."""
 
 
 def test_version_is_that_of_the_package() -> None:
-    project = tomllib.loads((checkout.ROOT / "pyproject.toml").read_text())["project"]
-    assert yard("--version") == (0, f"yard {project['version']}\n", "")
+    found = tomllib.loads((project.ROOT / "pyproject.toml").read_text())["project"]
+    assert yard("--version") == (0, f"yard {found['version']}\n", "")
 
 
 def test_all_command_modules_are_registered() -> None:

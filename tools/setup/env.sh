@@ -7,8 +7,6 @@ make_state() {
   if [[ ! -s $state/passphrase ]]; then
     (umask 077 && head -c 32 /dev/urandom | base64 >"$state/passphrase")
   fi
-  # With this Pulumi.yaml, `pulumi stack init` writes the salt to .trainyard/stacks instead of stacks/.
-  printf 'name: trainyard\nruntime: python\nstackConfigDir: stacks\n' >"$state/Pulumi.yaml"
 }
 
 write_env() {

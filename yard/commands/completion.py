@@ -13,7 +13,7 @@ from typing import Any
 
 from typer import Context
 
-from trainyard import checkout
+from trainyard import project
 
 _YARD = Path(__file__).parents[1]
 _JOB_FILES = {".py", ".yaml", ".yml", ".sbatch", ".slurm", ".sh"}
@@ -45,7 +45,7 @@ def environments(incomplete: str) -> list[str]:
 
 def stacks(incomplete: str) -> list[str]:
     """Complete the name of a stack file."""
-    files = (checkout.ROOT / "stacks").glob("Pulumi.*.yaml")
+    files = (project.ROOT / project.stack_file("*")).parent.glob("Pulumi.*.yaml")
     return _matching((file.stem.removeprefix("Pulumi.") for file in files), incomplete)
 
 
@@ -73,7 +73,7 @@ def groups(context: Context, incomplete: str) -> list[str]:
 
 def _cached_cluster(context: Context) -> dict[str, Any] | None:
     """Return the cluster from the outputs that yard/stack/load.py has cached, or None without cached outputs."""
-    folder = checkout.state() / "ssh" / str(context.params.get("stack")).replace("/", "-")
+    folder = project.state() / "ssh" / str(context.params.get("stack")).replace("/", "-")
     try:
         cluster = json.loads((folder / "outputs.json").read_text())["cluster"]
     except (OSError, ValueError, KeyError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import ClusterError
 from yard.commands import completion
 from yard.commands.options import (
@@ -131,9 +131,9 @@ def submit(
 
 
 def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) -> None:
-    """Print the job for the planned cluster, because the stack has no outputs. Without a checkout, raise `error`."""
+    """Print the job for the planned cluster, because the stack has no outputs. Outside a project, raise `error`."""
     try:
-        checkout.require("yard submit --dry-run")
+        project.require("yard submit --dry-run")
     except ClusterError:
         raise error from None
     from yard.preview.rehearsal import rehearse

@@ -73,7 +73,7 @@ def roll(
 ) -> None:
     """Replace the machines of a group: drain nodes, wait for their jobs, run `pulumi up`, and continue.
 
-    New machines use the user-data and the image from this checkout. The same command continues an interrupted roll.
+    New machines use the user-data and the image of this version. The same command continues an interrupted roll.
     """
     from yard.repair import roll as rolls
 

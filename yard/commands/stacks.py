@@ -1,15 +1,17 @@
-"""Commands for stack files, which need a checkout: init, preview, checks, schema, prices, bake."""
+"""Commands for projects and stack files: new, init, preview, checks, schema, prices, bake."""
 
 from __future__ import annotations
 
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from trainyard import checkout
+from trainyard import project
+from trainyard.errors import ClusterError
 from yard.commands import completion
 from yard.commands.options import JsonOption, StackOption
 from yard.show import INTERRUPTED, say, say_json, table
@@ -19,66 +21,124 @@ app = typer.Typer(rich_markup_mode=None)
 _COLOURS = {"error": "red", "warning": "yellow", "info": "dim"}
 
 
+PostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="POST", autocompletion=completion.posts, help="Start from the stack of this blog post."
+    ),
+]
+ProviderOption = Annotated[str | None, typer.Option("--provider", help="Platform.")]
+RegionOption = Annotated[str | None, typer.Option("--region", help="Region or zone.")]
+MachineOption = Annotated[str | None, typer.Option("--machine", help="Machine type of the nodes.")]
+CountOption = Annotated[str | None, typer.Option("--count", help="Number of nodes.")]
+BudgetOption = Annotated[
+    str | None, typer.Option("--budget", metavar="USD", help="Maximum list price per hour, or none.")
+]
+ProjectOption = Annotated[str | None, typer.Option("--project", help="Google Cloud project.")]
+SshFromOption = Annotated[
+    list[str] | None,
+    typer.Option("--ssh-from", metavar="CIDR", help="Network that may connect over SSH. Default: SSH gateway."),
+]
+HostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        metavar="[USER@]ADDRESS[:PORT][=PRIVATE_IP]",
+        help="Existing host. The first host becomes the head.",
+    ),
+]
+ImageOption = Annotated[str | None, typer.Option("--image", help="Operating system of existing hosts.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt.")]
+NoCliOption = Annotated[bool, typer.Option("--offline", help="Do not use az or gcloud.")]
+
+
+def _answers(**given: str | list[str] | None) -> dict[str, str]:
+    texts = {key: " ".join(value) if isinstance(value, list) else value for key, value in given.items()}
+    return {key: text for key, text in texts.items() if text}
+
+
+def _prompts(yes: bool, as_json: bool) -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and not yes and not as_json
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the project, its first stack and the cluster.")],
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="FOLDER", help="Folder of the project. Default: NAME.")
+    ] = None,
+    post: PostOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    machine: MachineOption = None,
+    count: CountOption = None,
+    budget: BudgetOption = None,
+    project_id: ProjectOption = None,
+    ssh_from: SshFromOption = None,
+    host: HostOption = None,
+    image: ImageOption = None,
+    yes: YesOption = False,
+    offline: NoCliOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a Pulumi project with one stack file. On a terminal, prompts for missing values.
+
+    The project can be a repository of its own. It contains previews for pull requests on GitHub and GitLab.
+    """
+    from yard.init.new_project import new as create
+    from yard.init.new_stack import as_json as document
+    from yard.init.new_stack import show
+
+    options = _answers(
+        name=name, provider=provider, region=region, machine=machine, count=count, budget=budget, project=project_id,
+        image=image, ssh_from=ssh_from, host=host,
+    )  # fmt: skip
+    try:
+        stack, files = create(options, folder or Path(name), post=post, offline=offline, prompt=_prompts(yes, as_json))
+    except (KeyboardInterrupt, typer.Abort):
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        say_json({**document(stack), "file": str(stack.file), "files": [str(file) for file in files]})
+    else:
+        show(stack, files)
+
+
 @app.command()
 def init(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the stack and the cluster.")] = None,
-    post: Annotated[
-        str | None, typer.Option("--from", metavar="POST", help="Start from the stack of this blog post.")
-    ] = None,
-    provider: Annotated[str | None, typer.Option("--provider", help="Platform.")] = None,
-    region: Annotated[str | None, typer.Option("--region", help="Region or zone.")] = None,
-    machine: Annotated[str | None, typer.Option("--machine", help="Machine type of the nodes.")] = None,
-    count: Annotated[str | None, typer.Option("--count", help="Number of nodes.")] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="USD", help="Maximum list price per hour, or none.")
-    ] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Google Cloud project.")] = None,
-    ssh_from: Annotated[
-        list[str] | None,
-        typer.Option("--ssh-from", metavar="CIDR", help="Network that may connect over SSH. Default: SSH gateway."),
-    ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--host",
-            metavar="[USER@]ADDRESS[:PORT][=PRIVATE_IP]",
-            help="Existing host. The first host becomes the head.",
-        ),
-    ] = None,
-    image: Annotated[str | None, typer.Option("--image", help="Operating system of existing hosts.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt.")] = False,
+    post: PostOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    machine: MachineOption = None,
+    count: CountOption = None,
+    budget: BudgetOption = None,
+    project_id: ProjectOption = None,
+    ssh_from: SshFromOption = None,
+    host: HostOption = None,
+    image: ImageOption = None,
+    yes: YesOption = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing stack file.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not use az or gcloud.")] = False,
+    offline: NoCliOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a new stack file. On a terminal, prompts for missing values."""
-    checkout.require("yard init")
+    project.require("yard init")
     from yard.init.new_stack import as_json as document
     from yard.init.new_stack import init as write
     from yard.init.new_stack import show
 
-    given = {
-        "name": name,
-        "provider": provider,
-        "region": region,
-        "machine": machine,
-        "count": count,
-        "budget": budget,
-        "project": project,
-        "image": image,
-        "ssh_from": " ".join(ssh_from) if ssh_from else None,
-        "host": " ".join(host) if host else None,
-    }
-    options = {key: text for key, text in given.items() if text is not None}
-    prompt = sys.stdin.isatty() and sys.stdout.isatty() and not yes and not as_json
+    options = _answers(
+        name=name, provider=provider, region=region, machine=machine, count=count, budget=budget, project=project_id,
+        image=image, ssh_from=ssh_from, host=host,
+    )  # fmt: skip
     try:
-        new = write(options, post=post, force=force, offline=offline, prompt=prompt)
+        stack = write(options, post=post, force=force, offline=offline, prompt=_prompts(yes, as_json))
     except (KeyboardInterrupt, typer.Abort):
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        say_json(document(new))
+        say_json(document(stack))
     else:
-        show(new)
+        show(stack)
 
 
 @app.command()
@@ -102,7 +162,7 @@ def preview(
         raise typer.BadParameter("--offline and --live are mutually exclusive")
     if as_markdown and as_json:
         raise typer.BadParameter("--markdown and --json are mutually exclusive")
-    checkout.require("yard preview")
+    project.require("yard preview")
     from yard.preview.difference import UnknownRevision
     from yard.preview.printing import as_markdown as comment
     from yard.preview.printing import show
@@ -131,7 +191,6 @@ def preview(
 @app.command()
 def checks(as_json: JsonOption = False) -> None:
     """List the checks for stack files."""
-    checkout.require("yard checks")
     from components.plan.check import Check
     from components.platforms import PLATFORMS
     from components.platforms.registry import platform_facts
@@ -156,7 +215,6 @@ def checks(as_json: JsonOption = False) -> None:
 @app.command()
 def schema(as_json: Annotated[bool, typer.Option("--json", help="Print one line.")] = False) -> None:
     """Print the JSON Schema of stack files (stacks/schema.json)."""
-    checkout.require("yard schema")
     from components.stackfile.schema import stack_schema
 
     if as_json:
@@ -172,7 +230,6 @@ app.add_typer(price_list)
 @price_list.callback(invoke_without_command=True)
 def prices(context: typer.Context, as_json: JsonOption = False) -> None:
     """Show the list price of each machine type, with its date."""
-    checkout.require("yard prices")
     if context.invoked_subcommand:
         return
     from yard.prices import SCOPE, listed
@@ -190,6 +247,11 @@ def prices(context: typer.Context, as_json: JsonOption = False) -> None:
 @price_list.command()
 def update(as_json: JsonOption = False) -> None:
     """Update Azure's prices in components/catalog/prices.yaml from its public price list."""
+    if not project.is_checkout():
+        raise ClusterError(
+            "`yard prices update` changes the catalog, which is installed with this version of yard. Fix: run it in a "
+            "clone of the repository, or install a newer version"
+        )
     from yard.prices import update as renew
 
     changes = renew()
@@ -217,7 +279,7 @@ def bake(
     The name of the image contains a hash of its content, so an image that exists is not built again. New machines start
     from the image if `platform.baked_image` in the stack file is the printed value.
     """
-    checkout.require("yard bake")
+    project.require("yard bake")
     from yard.stack import bake as image
 
     request = image.request_of(stack)

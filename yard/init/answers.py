@@ -25,6 +25,7 @@ from components.spec.explain import nearest
 from components.spec.model import is_private
 from components.stackfile.read import CLUSTER_KEY, parse_stack
 from trainyard.errors import FileError, Problem, RuleError, StackFileError
+from trainyard.project import stack_file
 from yard.show import say
 from yard.stack.workspace import stack_names
 
@@ -62,12 +63,12 @@ _ANY_KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'A' * 43}"
 
 
 class InitError(FileError):
-    """Options of `yard init` are missing or invalid."""
+    """Options of `yard init` or `yard new` are missing or invalid."""
 
     spared = "written"
 
-    def __init__(self, *problems: Problem) -> None:
-        super().__init__("yard init", problems)
+    def __init__(self, *problems: Problem, command: str = "yard init") -> None:
+        super().__init__(command, problems)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +163,7 @@ class StackDraft:
             case "name":
                 if answer in stack_names() and not self.force:
                     fix = "choose a different name, or replace it with --force"
-                    raise RuleError(f"stacks/Pulumi.{answer}.yaml exists", fix)
+                    raise RuleError(f"{stack_file(answer)} exists", fix)
                 values: Values = {("name",): answer} if self.section else {}
             case "provider":
                 if answer not in PLATFORMS:

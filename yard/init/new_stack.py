@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -16,8 +16,9 @@ import yaml
 from components.plan.check import Level
 from components.spec.explain import nearest
 from components.stackfile.read import CLUSTER_KEY, parse_stack
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import Problem
+from trainyard.project import installed, stack_file
 from yard.init.answers import LOCAL_COMPUTER, InitError, StackDraft, behind_head, collect, host_values, parse_hosts
 from yard.preview.account import read_account
 from yard.preview.describe import Description
@@ -25,7 +26,7 @@ from yard.preview.printing import UNPROVED, Line, costs, finding_line, findings,
 from yard.preview.report import Report, stack_json
 from yard.show import console, say, warn
 from yard.stack.hosts import ScannedKey, scan
-from yard.stack.workspace import added_keys, committed_text, stack_names
+from yard.stack.workspace import added_keys
 
 FORMAT = 1
 """The JSON document's version. The version increases if the meaning of a key changes."""
@@ -35,27 +36,39 @@ _SECONDS = 20
 _LOGIN = {"azure": ["az login"], "gcp": ["gcloud auth login", "gcloud auth application-default login"]}
 
 
+SCHEMA = "schema.json"
+"""The file, next to the stack files, with which editors complete and check stack files."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewStack:
     """A new stack file, the host keys of existing hosts, and the next commands to run."""
 
     file: Path
+    text: str
     report: Report
     keys: tuple[ScannedKey, ...]
     next: tuple[str, ...]
 
 
 def posts() -> dict[str, str]:
-    """Return a mapping from blog post to stack. The stack's file contains the line `# post: NAME`."""
-    found = {stack: _POST.search(committed_text(stack)) for stack in stack_names()}
-    return {post[1]: stack for stack, post in found.items() if post}
+    """Return a mapping from blog post to included stack. The stack's file contains the line `# post: NAME`."""
+    found = {file.name.split(".")[1]: _POST.search(file.read_text()) for file in installed("stacks").glob("*.yaml")}
+    return {post[1]: stack for stack, post in sorted(found.items()) if post}
 
 
 def init(options: Mapping[str, str], *, post: str | None, force: bool, offline: bool, prompt: bool) -> NewStack:
-    """Write a new stack file. If `post` is not None, the file starts as a copy of the blog post's stack file.
+    """Write a new stack file into the project. The parameters and the errors are those of `prepare`."""
+    new = prepare(options, post=post, force=force, offline=offline, prompt=prompt)
+    _write(new.file, new.text, force=force)
+    return new
+
+
+def prepare(options: Mapping[str, str], *, post: str | None, force: bool, offline: bool, prompt: bool) -> NewStack:
+    """Return a new stack file. If `post` is not None, the file starts as a copy of the blog post's stack file.
 
     `options` maps questions to answers. If `offline` is true, the cloud's CLI is not used. Raises InitError, or
-    RemoteError if an existing host cannot be reached. Nothing is written after an error.
+    RemoteError if an existing host cannot be reached.
     """
     source = _stack_of(post) if post else None
     start = replace(_copy(source) if source else StackDraft(), force=force)
@@ -71,16 +84,16 @@ def init(options: Mapping[str, str], *, post: str | None, force: bool, offline: 
     )
     lines = ["# yaml-language-server: $schema=schema.json", *(f"# {line}" for line in textwrap.wrap(about, 118))]
     text = "\n".join([*lines, draft.text])
-    file = checkout.ROOT / "stacks" / f"Pulumi.{name}.yaml"
-    parsed = parse_stack(text, f"stacks/{file.name}", LOCAL_COMPUTER)
+    parsed = parse_stack(text, stack_file(name), LOCAL_COMPUTER)
     description = Description(stack=name, plan=parsed.plan, findings=parsed.findings)
     account = None
     if description.quota and not offline:
         warn("reading quotas and available machine types with the cloud's CLI")
         account = read_account(description, _SECONDS)
-    _write(file, text, force=force)
     report = Report(description=description, account=account)
-    return NewStack(file=file, report=report, keys=keys, next=_next_commands(name, draft))
+    return NewStack(
+        file=project.ROOT / stack_file(name), text=text, report=report, keys=keys, next=_next_commands(name, draft)
+    )
 
 
 def _stack_of(post: str) -> str:
@@ -93,8 +106,8 @@ def _stack_of(post: str) -> str:
 
 
 def _copy(stack: str) -> StackDraft:
-    """Return a copy of a committed stack file. The name, project, hosts and SSH networks must come from the user."""
-    section = yaml.safe_load(committed_text(stack))["config"][CLUSTER_KEY]
+    """Return a copy of an included stack file. The name, project, hosts and SSH networks must come from the user."""
+    section = yaml.safe_load((installed("stacks") / f"Pulumi.{stack}.yaml").read_text())["config"][CLUSTER_KEY]
     platform, group = section["platform"], next(iter(section["nodes"].values()))
     answers = {
         "provider": platform["provider"],
@@ -124,6 +137,10 @@ def _scanned(draft: StackDraft) -> tuple[StackDraft, tuple[ScannedKey, ...]]:
 def _write(file: Path, text: str, *, force: bool) -> None:
     """Write the file. Raises InitError if it cannot be written, or if it exists and `force` is false."""
     try:
+        file.parent.mkdir(exist_ok=True)
+        schema = file.with_name(SCHEMA)
+        if not schema.exists():
+            schema.write_text(schema_text())
         if not force:
             with file.open("x") as opened:
                 opened.write(text)
@@ -135,10 +152,14 @@ def _write(file: Path, text: str, *, force: bool) -> None:
         new.replace(file)
     except FileExistsError:
         fix = "choose a different name, or replace it with --force"
-        raise InitError(Problem(path="NAME", rule=f"stacks/{file.name} exists", fix=fix)) from None
+        raise InitError(Problem(path="NAME", rule=f"{file.relative_to(project.ROOT)} exists", fix=fix)) from None
     except OSError as error:
-        fix = "make the folder stacks writable"
-        raise InitError(Problem(path=f"stacks/{file.name}", rule=str(error.strerror), fix=fix)) from error
+        fix = f"make the folder {file.parent} writable"
+        raise InitError(Problem(path=file.name, rule=str(error.strerror), fix=fix)) from error
+
+
+def schema_text() -> str:
+    return (installed("stacks") / SCHEMA).read_text()
 
 
 def _next_commands(name: str, draft: StackDraft) -> tuple[str, ...]:
@@ -164,9 +185,12 @@ def as_json(new: NewStack) -> dict[str, Any]:
     }
 
 
-def show(new: NewStack) -> None:
+def show(new: NewStack, written: Sequence[Path] = ()) -> None:
+    """Print the stack's costs and problems, and the next commands. `written` lists all new files, if there are more."""
     report, described = new.report, new.report.description
-    say(f"wrote {described.file}: {headline(report)}")
+    for file in written:
+        say(f"wrote {file}")
+    say(f"wrote {described.file}: {headline(report)}" if not written else f"stack {report.stack}: {headline(report)}")
     lines = [Line(line) for line in (costs(described.plan) if described.plan else ())]
     warnings = [Line(finding_line(each), each.level.value) for each in findings(report) if each.level is not Level.INFO]
     show_parts([*lines, *warnings, *quotas(report)], console())

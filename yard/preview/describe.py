@@ -1,6 +1,6 @@
 """Describes stack files. `python -m yard.preview.describe` prints a snapshot of each stack as JSON.
 
-Snapshots depend only on files in the checkout, and contain no private keys.
+Snapshots depend only on files in the project and on this code, and contain no private keys.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from components.plan.check import Computer, Finding, Level
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.demand import known_usd, quota_needs, unpriced
 from components.stackfile.read import read_stack
-from trainyard.checkout import ROOT
+from trainyard import project
 from trainyard.errors import CatalogError, Problem, StackFileError
+from trainyard.project import stack_file
 from yard.stack.workspace import stack_names
 
 CONTRACT = 3
@@ -63,8 +64,8 @@ class Description:
 
     @property
     def file(self) -> str:
-        """The stack file's path in the checkout."""
-        return f"stacks/Pulumi.{self.stack}.yaml"
+        """The stack file's path in the project."""
+        return stack_file(self.stack)
 
     @cached_property
     def quota(self) -> list[Quota]:
@@ -91,10 +92,13 @@ class Description:
         )
 
 
-def describe(stack: str, folder: Path = ROOT / "stacks", computer: Computer | None = None) -> Description:
-    """Return a stack's description, even if its file is invalid. For `computer`, see `Planned`."""
+def describe(stack: str, file: Path | None = None, computer: Computer | None = None) -> Description:
+    """Return a stack's description, even if its file is invalid. `file` replaces the file in the project.
+
+    For `computer`, see `Planned`.
+    """
     try:
-        read = read_stack(folder / f"Pulumi.{stack}.yaml", computer)
+        read = read_stack(file or project.ROOT / stack_file(stack), computer)
         return Description(stack=stack, plan=read.plan, findings=read.findings)
     except StackFileError as error:
         problems = error.problems

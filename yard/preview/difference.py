@@ -1,4 +1,8 @@
-"""Compares a stack with the same stack in another git revision. That revision's own code describes its stacks."""
+"""Compares a stack with the same stack in another git revision.
+
+In a checkout of this code, that revision's own code describes its stacks. In another project, the installed version
+describes the stacks of both revisions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from dataclasses import dataclass, field
 from difflib import unified_diff
 from pathlib import Path
 
-from trainyard.checkout import ROOT
+from trainyard import project
 from trainyard.errors import ClusterError
 from yard.preview.describe import CONTRACT, Quota, Snapshot
 
@@ -62,13 +66,18 @@ def snapshots_at(commit: str) -> dict[str, Snapshot]:
     """Return a mapping from stack to its snapshot in the commit. Raises ClusterError if the commit's code fails."""
     with tempfile.TemporaryDirectory(prefix="trainyard-base-") as folder:
         tree, short = Path(folder), commit[:12]
-        with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", commit).stdout)) as archive:
-            archive.extractall(tree, filter="data")
-        if not (tree / "yard" / "preview" / "describe.py").is_file():
-            raise ClusterError(f"{short} is older than `yard preview` and cannot describe its stacks")
-        # This path makes Python import the other revision's modules.
-        environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-        words = [sys.executable, "-m", "yard.preview.describe"]
+        # The output is empty if the commit does not contain the project's folder.
+        if packed := _git("archive", "--format=tar", commit).stdout:
+            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+                archive.extractall(tree, filter="data")
+        if not (tree / "Pulumi.yaml").is_file():
+            return {}
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        if (tree / "trainyard").is_dir():
+            # This path makes Python import the other revision's modules.
+            environment["PYTHONPATH"] = str(tree)
+        # -P: a module in a project must not hide a module that this code imports.
+        words = [sys.executable, "-P", "-m", "yard.preview.describe"]
         try:
             done = subprocess.run(
                 words, cwd=tree, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
@@ -89,7 +98,7 @@ def snapshots_at(commit: str) -> dict[str, Snapshot]:
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False)
+        return subprocess.run(["git", *arguments], cwd=project.ROOT, capture_output=True, check=False)
     except FileNotFoundError:
         raise ClusterError("--against needs git, which is not on PATH. Fix: install git") from None
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import StackError
+from trainyard.project import stack_file
 from yard.stack import pulumi
 from yard.stack.pulumi import end_session, interruptible
 from yard.stack.workspace import Workspace
@@ -156,7 +157,7 @@ def _interrupt(pid: int) -> None:
 
 
 def preview_all(stacks: Sequence[str], *, live: bool, tell: Callable[[str], None]) -> dict[str, Resources]:
-    """Return a mapping from stack to its preview's result. Raises StackError if `make setup` has not been run."""
+    """Return a mapping from stack to its preview's result. Raises StackError if Pulumi is not installed."""
     with tempfile.TemporaryDirectory(prefix="trainyard-preview-") as folder, interruptible("stopping the engines"):
         engines = Engines()
         workspaces = [Workspace(stack, simulated=not live, home=Path(folder)) for stack in stacks]
@@ -186,4 +187,4 @@ def _preview(engines: Engines, stack: Workspace) -> Resources:
         stack.preview(["--json"])
     except StackError as error:
         return Resources(steps=(), errors=(str(error),))
-    return read_answer(*output, own=f"stacks/Pulumi.{stack.name}.yaml:")
+    return read_answer(*output, own=f"{stack_file(stack.name)}:")

@@ -1,4 +1,4 @@
-"""Plans a stack file's cluster for `yard submit --dry-run`. This needs a checkout, but no cluster."""
+"""Plans a stack file's cluster for `yard submit --dry-run`. This needs a stack file, but no cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from components.cluster.outputs import Reach, cluster_outputs
 from components.node.user_data import JOB_USER
 from components.platforms.demand import firm_usd
 from components.stackfile.read import read_stack
-from trainyard.checkout import ROOT
+from trainyard import project
 from trainyard.outputs import Head
 from yard.preview.printing import costs
 from yard.run.submit import Rehearsal
@@ -23,8 +23,8 @@ def rehearse(stack: str, reason: str) -> Rehearsal:
     """
     stack = short_name(stack)
     committed_text(stack)
-    file = f"stacks/Pulumi.{stack}.yaml"
-    plan = read_stack(ROOT / file).plan
+    file = project.stack_file(stack)
+    plan = read_stack(project.ROOT / file).plan
     head = Head(
         name=plan.head.name,
         address=_NOWHERE,

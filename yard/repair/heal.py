@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import RemoteError, StackError
 from trainyard.faults import QUARANTINE, reason_for
 from yard.repair.drain import update
@@ -214,7 +214,7 @@ def install_timer(stack: str, max_usd_per_hour: float | None) -> None:
     unit = f"trainyard-heal-{stack.replace('/', '-')}"
     limits = [] if max_usd_per_hour is None else ["--max-usd-per-hour", f"{max_usd_per_hour:g}"]
     command = [sys.executable, "-m", "yard", "heal", "--auto", "--stack", stack, *limits]
-    facts = {"stack": stack, "folder": str(checkout.ROOT), "path": os.environ["PATH"]}
+    facts = {"stack": stack, "folder": str(project.ROOT), "path": os.environ["PATH"]}
     # systemd replaces "%x" in all values, and "$x" in commands (systemd.unit(5) and systemd.service(5) of version 257,
     # read 2026-11-24).
     values = {name: value.replace("%", "%%") for name, value in facts.items()}

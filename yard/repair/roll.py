@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import StackError
 from trainyard.faults import ROLL, is_free, is_in_service
 from trainyard.outputs import Cluster
@@ -72,7 +72,7 @@ class HoldingJob:
 
 def record_of(remote: Remote) -> Path:
     """Return the path of the file that records the stack's roll."""
-    return checkout.state() / "roll" / f"{remote.stack.name.replace('/', '-')}.json"
+    return project.state() / "roll" / f"{remote.stack.name.replace('/', '-')}.json"
 
 
 def read_roll(remote: Remote, group: str) -> Roll:

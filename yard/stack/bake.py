@@ -13,9 +13,9 @@ from components.node.bake import baked_name
 from components.plan.plan import ClusterPlan
 from components.platforms.registry import Baking, platform_facts
 from components.stackfile.read import parse_stack
-from trainyard.checkout import ROOT
 from trainyard.errors import StackError
 from trainyard.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
+from trainyard.project import ROOT, stack_file
 from yard.show import say, warn
 from yard.stack import pulumi
 from yard.stack.pulumi import interruptible, run_pulumi
@@ -37,7 +37,7 @@ class Request:
 def request_of(stack: str) -> Request:
     """Return the image for a stack file. Raises StackFileError or StackError if the image cannot be built."""
     stack = short_name(stack)
-    plan = parse_stack(committed_text(stack), f"stacks/Pulumi.{stack}.yaml").plan
+    plan = parse_stack(committed_text(stack), stack_file(stack)).plan
     baking = platform_facts(plan.provider).baking
     if isinstance(baking, str):
         raise StackError(f"`yard bake` cannot build an image for stack {stack}: {baking}")

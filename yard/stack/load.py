@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import trainyard
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import ContractError, StackError
 from trainyard.outputs import Cluster, Head, Node, dumped, read_outputs
 from yard.show import warn
@@ -150,7 +150,7 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
     if not _STACK_NAME.fullmatch(name):
         raise StackError(f"'{name}' is not a stack name; use letters, digits, '.', '_' and '-'")
     digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12] if file else ""
-    folder = checkout.state() / "ssh" / (f"file-{digest}" if file else name.replace("/", "-"))
+    folder = project.state() / "ssh" / (f"file-{digest}" if file else name.replace("/", "-"))
     _create_private_folder(SOCKETS)
     environment = {} if file else pulumi.environment()
     state = file.resolve() if file else state_file(environment, name)

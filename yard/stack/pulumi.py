@@ -14,6 +14,7 @@ import pwd
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import StackError
 from yard.show import warn
 
@@ -34,10 +35,10 @@ _SIGNAL_SECONDS = 5.0
 _SECONDS = 120.0
 _OF_THE_BACKEND = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 """Variables that env.sh sets to select the backend in .trainyard."""
-_MISSING_FIX = "Fix: run `make setup`, or install the Pulumi CLI"
+_INSTALL = "install the Pulumi CLI (https://www.pulumi.com/docs/install)"
 _JOB_USER_FIX = (
-    "Fix: for jobs, set TRAINYARD_OUTPUTS to the file that the cluster's operator sent you. For other commands, ask an "
-    "operator, or install the Pulumi CLI and run yard in a clone"
+    "for jobs, set TRAINYARD_OUTPUTS to the file that the cluster's operator sent you. For other commands, ask an "
+    "operator, or install the Pulumi CLI and run yard in the cluster's project"
 )
 
 
@@ -63,14 +64,14 @@ def backend_folder(variables: Mapping[str, str]) -> Path | None:
         return None
     path = url.removeprefix("file://").partition("?")[0]
     expanded = _user_home() / path.removeprefix("~").lstrip("/") if path.startswith("~") else Path(path)
-    return (checkout.ROOT / expanded) if checkout.exists() else expanded.absolute()
+    return (project.ROOT / expanded) if project.exists() else expanded.absolute()
 
 
 def state_file(variables: Mapping[str, str], stack: str) -> Path | None:
     """Return the path of the stack's state, or None if the backend is not a file:// backend."""
     backend = backend_folder(variables)
     name = stack.rpartition("/")[2]
-    return backend / ".pulumi" / "stacks" / checkout.PROJECT / f"{name}.json" if backend else None
+    return backend / ".pulumi" / "stacks" / project.name() / f"{name}.json" if backend else None
 
 
 def selected_stack(variables: Mapping[str, str]) -> str | None:
@@ -87,11 +88,11 @@ def _recorded_stack(variables: Mapping[str, str]) -> str:
     # Pulumi hashes the path of Pulumi.yaml as given by the shell's PWD. This path can contain symbolic links.
     shell = Path(variables.get("PWD", ""))
     logical = [
-        folder for folder in (shell, *shell.parents) if folder.is_absolute() and folder.resolve() == checkout.ROOT
+        folder for folder in (shell, *shell.parents) if folder.is_absolute() and folder.resolve() == project.ROOT
     ]
-    for folder in (*logical, checkout.ROOT):
+    for folder in (*logical, project.ROOT):
         digest = hashlib.sha1(str(folder / "Pulumi.yaml").encode(), usedforsecurity=False).hexdigest()
-        found = _json(_home(variables) / "workspaces", f"{checkout.PROJECT}-{digest}-workspace.json").get("stack")
+        found = _json(_home(variables) / "workspaces", f"{project.name()}-{digest}-workspace.json").get("stack")
         if found:
             return str(found)
     return ""
@@ -99,7 +100,7 @@ def _recorded_stack(variables: Mapping[str, str]) -> str:
 
 def _project_backend() -> str:
     try:
-        text = (checkout.ROOT / "Pulumi.yaml").read_text()
+        text = (project.ROOT / "Pulumi.yaml").read_text()
     except OSError:
         return ""
     if "backend" not in text:
@@ -194,7 +195,7 @@ def clear_stale(backend: Path, stack: str) -> list[int]:
     Raises StackInUse if a process is still running, and StackError if a lock is unreadable or from another machine.
     """
     cleared = []
-    for lock in sorted((backend / ".pulumi" / "locks" / "organization" / checkout.PROJECT / stack).glob("*.json")):
+    for lock in sorted((backend / ".pulumi" / "locks" / "organization" / project.name() / stack).glob("*.json")):
         try:
             holder = json.loads(lock.read_text())
             pid, host, since = int(holder["pid"]), str(holder["hostname"]), holder["timestamp"]
@@ -231,13 +232,14 @@ def environment(*, required: bool = False) -> dict[str, str]:
     """Return the environment for pulumi, with the variables from .trainyard/env.sh if that file exists.
 
     The backend's variables keep their values if the user has selected a backend in this shell. Raises StackError if
-    bash cannot read the file, or if the file is `required` and missing.
+    bash cannot read the file, or if a checkout does not contain a `required` file. Other projects need no set-up.
     """
-    setup = checkout.ROOT / ".trainyard" / "env.sh"
+    setup = project.ROOT / ".trainyard" / "env.sh"
     if not setup.is_file():
-        if required:
+        if required and project.ROOT == project.CODE:
             raise StackError(f"{setup} does not exist. Fix: run `make setup` first")
-        return dict(os.environ)
+        # If Pulumi.yaml names no virtual environment, Pulumi starts the first python3 on PATH.
+        return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
     command = ["/bin/bash", "-c", '. "$1" && /usr/bin/env -0', "bash", str(setup)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -256,7 +258,7 @@ def run(
     folder: Path | None = None,
     seconds: float | None = _SECONDS,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `pulumi WORDS` in `folder` and return its output. The default folder is the checkout, if there is one.
+    """Run `pulumi WORDS` in `folder` and return its output. The default folder is the project, if there is one.
 
     Raises StackError if pulumi is missing or does not finish within `seconds`.
     """
@@ -264,7 +266,7 @@ def run(
         return subprocess.run(
             ["pulumi", *words],
             env=variables,
-            cwd=folder or (checkout.ROOT if checkout.exists() else None),
+            cwd=folder or (project.ROOT if project.exists() else None),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -272,7 +274,7 @@ def run(
             check=False,
         )
     except FileNotFoundError:
-        raise StackError(f"pulumi is not on PATH. {_MISSING_FIX if checkout.exists() else _JOB_USER_FIX}") from None
+        raise _missing() from None
     except subprocess.TimeoutExpired:
         raise StackError(f"pulumi did not finish within {seconds:.0f} s; check that its backend is reachable") from None
 
@@ -280,17 +282,28 @@ def run(
 def start(
     words: Sequence[str], variables: Mapping[str, str], folder: Path | None, output: int | None = subprocess.PIPE
 ) -> subprocess.Popen[str]:
-    """Start `pulumi WORDS` in a new session. If `output` is None, pulumi inherits this process's streams."""
-    return subprocess.Popen(
-        ["pulumi", *words],
-        cwd=folder,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        text=True,
-        start_new_session=True,
-    )
+    """Start `pulumi WORDS` in a new session. If `output` is None, pulumi inherits this process's streams.
+
+    Raises StackError if pulumi is missing.
+    """
+    try:
+        return subprocess.Popen(
+            ["pulumi", *words],
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise _missing() from None
+
+
+def _missing() -> StackError:
+    operator = f"run `make setup`, or {_INSTALL}" if project.ROOT == project.CODE else _INSTALL
+    return StackError(f"pulumi is not on PATH. Fix: {operator if project.exists() else _JOB_USER_FIX}")
 
 
 def run_pulumi(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +21,17 @@ from typing import Any
 
 import yaml
 
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import StackError
 from trainyard.machines import HOST_INPUTS
+from trainyard.project import installed
 from yard.show import say, warn
 from yard.stack import pulumi
 from yard.stack.pulumi import StackInUse, backend_folder, backend_url, clear_stale, end_session, run_pulumi, state_file
 
 SECRETS_KEYS = ("secretsprovider", "encryptedkey", "encryptionsalt")
 """The keys that Pulumi adds to a stack file."""
-HOME = checkout.state() / "offline"
+HOME = project.state() / "offline"
 PLUGINS = {"azure-native": "pulumi-azure-native", "gcp": "pulumi-gcp", "command": "pulumi-command"}
 """Mapping from plugin to SDK package. A simulated plugin has the version of its SDK."""
 PLAIN = ("--non-interactive",)
@@ -42,7 +45,7 @@ _POLL_SECONDS = 5.0
 
 def stack_names() -> list[str]:
     """Return the names of all committed stacks, sorted."""
-    files = (checkout.ROOT / "stacks").glob("Pulumi.*.yaml")
+    files = (project.ROOT / project.stack_file("*")).parent.glob("Pulumi.*.yaml")
     return sorted(file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files)
 
 
@@ -53,11 +56,12 @@ def short_name(stack: str) -> str:
 
 def committed_text(stack: str) -> str:
     """Return the text of the committed stack file. Raises StackError."""
-    name = f"stacks/Pulumi.{stack}.yaml"
+    name = project.stack_file(stack)
     try:
-        return (checkout.ROOT / name).read_text()
+        return (project.ROOT / name).read_text()
     except FileNotFoundError:
-        fix = f"use one of {', '.join(stack_names())}"
+        known = stack_names()
+        fix = f"use one of {', '.join(known)}" if known else f"write it with `yard init {stack}`"
         raise StackError(f"no stack '{stack}': {name} does not exist. Fix: {fix}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise StackError(f"{name} cannot be read: {error}. Fix: write it as UTF-8 text") from error
@@ -74,7 +78,7 @@ def platform_section(stack: str) -> dict[str, Any]:
 
 def copy_of(stack: str, home: Path | None = None) -> Path:
     """Return the path of a stack file's copy. `home` is the folder of another backend."""
-    return (home or checkout.state()) / "stacks" / f"Pulumi.{stack}.yaml"
+    return (home or project.state()) / "stacks" / f"Pulumi.{stack}.yaml"
 
 
 def refresh_copy(stack: str, home: Path | None = None, source: str | None = None, *, with_secrets: bool = True) -> Path:
@@ -110,13 +114,11 @@ def added_keys(text: str) -> dict[str, str]:
 
 
 def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
-    """Create the folders and links that simulated clouds need, and return the environment variables."""
+    """Create the folders and programs that simulated clouds need, and return the environment variables."""
     try:
-        _link_plugins(home)
+        _write_plugins(home)
         _prevent_log(home / "pulumi-home")
         (home / "state").mkdir(parents=True, exist_ok=True)
-        # `pulumi stack init` writes the salt to a file in stackConfigDir.
-        (home / "Pulumi.yaml").write_text("name: trainyard\nruntime: python\nstackConfigDir: stacks\n")
     except OSError as error:
         raise StackError(
             f"{home}: {error.strerror}. Simulated clouds need this folder. Fix: make it writable"
@@ -124,7 +126,7 @@ def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[
     kept = {name: value for name, value in online.items() if name != "PULUMI_CONFIG_PASSPHRASE_FILE"}
     return {
         **kept,
-        "PATH": f"{checkout.ROOT / 'offline' / 'programs'}:{online['PATH']}",
+        "PATH": f"{installed('offline/programs')}:{online['PATH']}",
         "PULUMI_HOME": str(home / "pulumi-home"),
         "PULUMI_BACKEND_URL": f"file://{home / 'state'}?metadata=skip",  # see tools/setup/env.sh.
         "PULUMI_CONFIG_PASSPHRASE": "offline",  # This passphrase protects no real secret.
@@ -146,16 +148,28 @@ def refuse_real_machines(stack: str) -> None:
         )
 
 
-def _link_plugins(home: Path) -> None:
+def _require_packages() -> None:
+    """Raise StackError if the virtual environment in Pulumi.yaml does not exist."""
+    text = (project.ROOT / "Pulumi.yaml").read_text() if project.exists() else ""
+    found = re.search(r"(?m)^ +virtualenv: *(\S+)", text)
+    if found and not (project.ROOT / found[1]).exists():
+        raise StackError(f"{project.ROOT / found[1]} does not exist. Fix: run `pulumi install` in {project.ROOT}")
+
+
+def _write_plugins(home: Path) -> None:
+    target = installed("offline/bin/plugin")
     for plugin, package in PLUGINS.items():
         name = f"pulumi-resource-{plugin}"
-        link = home / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}" / name
-        target = checkout.ROOT / "offline" / "bin" / name
-        if link.is_symlink() and link.readlink() == target:
+        program = home / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}" / name
+        # The program runs in this Python, which contains the packages that the plugin needs.
+        text = f'#!/bin/sh\nexec {shlex.join([sys.executable, str(target), plugin])} "$@"\n'
+        if program.is_file() and program.read_text() == text:
             continue
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
+        program.parent.mkdir(parents=True, exist_ok=True)
+        new = program.with_suffix(".new")
+        new.write_text(text)
+        new.chmod(0o755)
+        new.replace(program)
 
 
 def _prevent_log(pulumi_home: Path) -> None:
@@ -190,7 +204,8 @@ class Workspace:
         self.name = name
         self._source = source or name
         self.simulated = simulated
-        self.home = home if simulated else checkout.state()
+        self.home = home if simulated else project.state()
+        _require_packages()
         online = pulumi.environment(required=True)
         self.environment = simulated_environment(online, home) if simulated else online
         if url := backend_url(self.environment):
@@ -220,6 +235,9 @@ class Workspace:
 
     def _create(self, *arguments: str) -> int:
         # `pulumi stack` has no --config-file option, but writes the salt to the stack file's copy in self.home.
+        self.home.mkdir(parents=True, exist_ok=True)
+        text = f"name: {project.name()}\nruntime: python\nstackConfigDir: stacks\n"
+        (self.home / "Pulumi.yaml").write_text(text)
         return self.run(["stack", *arguments, *PLAIN, "--stack", self.name], self.environment, self.home)
 
     def remove(self, extra: Sequence[str] = ()) -> int:
@@ -242,7 +260,7 @@ class Workspace:
         if code:
             return code
         file = str(copy_of(self.name, self.home))
-        return self.run([verb, "-s", self.name, "--config-file", file, *arguments], self.environment, checkout.ROOT)
+        return self.run([verb, "-s", self.name, "--config-file", file, *arguments], self.environment, project.ROOT)
 
     def clear_lock(self) -> None:
         """Remove the locks of pulumi processes that have ended, and end the plugins that they left running."""
@@ -296,7 +314,7 @@ def wait_for_pulumi(stack: str) -> None:
 def replace_machines(stack: str, urns: Collection[str]) -> int:
     """Replace the machines that have these URNs, and return the exit code of `pulumi up`.
 
-    Only new machines get this checkout's user-data and image.
+    Only new machines get the user-data and image of this version.
     """
     arguments = [*SHOW, "--yes", "--skip-preview", *(word for urn in urns for word in ("--replace", urn))]
     if not _has_stack_file(stack):

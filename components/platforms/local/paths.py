@@ -1,4 +1,4 @@
-"""Folders that the local platform uses: images in the cache, machines in the checkout, sockets in /tmp."""
+"""Folders that the local platform uses: images in the cache, machines in the project, sockets in /tmp."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 import os
 from pathlib import Path
 
-from trainyard.checkout import ROOT
 from trainyard.errors import PlatformError
+from trainyard.project import ROOT
 
 STATE_FOLDER = ".trainyard"
-"""Folder in the checkout that git ignores."""
+"""Folder in the project that git ignores."""
 PIDFILE = "qemu.pid"
 
 
@@ -29,7 +29,7 @@ def runs_folder() -> Path:
 def socket_folder(run: Path) -> Path:
     """Return the folder for a run's sockets. The folder's path depends only on the run folder and the user.
 
-    A socket's path can have at most 107 bytes, but a path in the checkout could be longer. Therefore the folder is in
+    A socket's path can have at most 107 bytes, but a path in the project could be longer. Therefore the folder is in
     /tmp, and its name contains a hash.
     """
     digest = hashlib.sha256(str(run).encode()).hexdigest()[:12]

@@ -304,7 +304,7 @@ def check_stack_file(file: Path, content: bytes) -> None:
     problems: tuple[Problem, ...] = ()
     try:
         assert read_stack(file).plan.workers
-        assert describe("x", file.parent).plan is not None
+        assert describe("x", file).plan is not None
     except StackFileError as error:
         problems = error.problems
         assert str(error).count("\n") == len(problems) > 0  # noqa: PT017  (both results are valid)

@@ -10,8 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from components.stackfile.read import read_stack
 from tests.conftest import ROOT
 from tests.yard.conftest import MakeProgram, printed, refused, use_root, yard
 from trainyard.errors import RemoteError
+from yard.init import new_project
 from yard.init.answers import _PLACES as PLACES
 from yard.init.answers import InitError, network_of
 from yard.init.new_stack import NewStack, init, posts
@@ -40,8 +43,7 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of stack files in a temporary checkout, which contains the committed stack files."""
     root = tmp_path / "checkout"
     shutil.copytree(ROOT / "stacks", root / "stacks")
-    (root / "Pulumi.yaml").touch()
-    (root / "components").symlink_to(ROOT / "components")
+    shutil.copy(ROOT / "Pulumi.yaml", root)
     use_root(root, monkeypatch)
     computer = Computer(free_memory=lambda plan: 1 << 20, used_ports=lambda plan, ports: ())
     for module in ("answers", "new_stack"):
@@ -98,7 +100,7 @@ def keyscan(program: MakeProgram) -> None:
 
 
 def passes(new: NewStack) -> None:
-    described = describe("new", new.file.parent)
+    described = describe("new")
     assert described.plan is not None
     assert described.findings == new.report.description.findings
     assert list(new.file.parent.glob("*.new")) == []
@@ -285,9 +287,57 @@ def test_json_contains_the_same_facts(stacks: Path) -> None:
     assert "4 problems in yard init; nothing was written." in json.loads(out)["error"]
 
 
-def test_it_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_needs_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_root(tmp_path, monkeypatch)
-    assert "`yard init` needs a checkout of trainyard" in refused(*COMPLETE)
+    assert "`yard init` needs a Pulumi project" in refused(*COMPLETE)
+
+
+def test_a_new_project_reports_all_problems_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".github" / "workflows").mkdir(parents=True)
+    for name in ("README.md", ".github/workflows/preview.yml"):
+        (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    err = refused("new", "big", "--dir", str(tmp_path), "--provider", "gcp", "--machine", "a3-higpu-8g", "--count", "x")
+    problems = ("README.md: exists", "workflows/preview.yml: exists", "--machine: must be", "--project: is missing")
+    expected = ("problems in yard new; nothing was written", *problems, "--count: must be a whole number")
+    assert [text for text in expected if text not in err] == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device", "file")])
+def test_an_interrupted_project_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    written: list[Path] = []
+    write_text = Path.open
+
+    def failing(path: Path, mode: str = "r", **more: Any) -> Any:
+        if mode == "x" and path.name == "schema.json":
+            raise error
+        written.extend([path] if mode == "x" else [])
+        return write_text(path, mode, **more)
+
+    monkeypatch.setattr(Path, "open", failing)
+    (tmp_path / ".github").mkdir()
+    with pytest.raises((KeyboardInterrupt, InitError)):
+        new_project.new({"name": "big", **A100, **OPTIONS["azure"]}, tmp_path, post=None, offline=True, prompt=False)
+    assert len(written) > 5
+    assert list(tmp_path.rglob("*")) == [tmp_path / ".github"]
+
+
+def test_this_repository_is_a_project_like_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = new_project.project_files("trainyard")
+    assert files["__main__.py"] == (ROOT / "__main__.py").read_text()
+    here, new = (yaml.safe_load(text) for text in ((ROOT / "Pulumi.yaml").read_text(), files["Pulumi.yaml"]))
+    assert here | {"description": ""} == new | {"description": ""}
+    pinned = (ROOT / "yard" / "init" / "project" / "requirements.txt").read_text().splitlines()[-1]
+    assert pinned == f"trainyard=={tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['version']}"
+    assert files["requirements.txt"].splitlines()[-1] == pinned
+    origin = {"url": "https://example.test/trainyard", "vcs_info": {"vcs": "git", "commit_id": "a" * 40}}
+    installed = SimpleNamespace(version="9", read_text=lambda name: json.dumps(origin))
+    monkeypatch.setattr(new_project, "distribution", lambda name: installed)
+    pinned = new_project.project_files("x")["requirements.txt"].splitlines()[-1]
+    assert pinned == f"trainyard @ git+https://example.test/trainyard@{'a' * 40}"
 
 
 def test_missing_values_are_asked_until_they_are_valid(

@@ -23,7 +23,6 @@ from tests.components.platforms.recording import stack_text
 from tests.conftest import ROOT
 from tests.yard.conftest import git, yard
 from trainyard.errors import ClusterError, Problem
-from yard.preview import difference
 from yard.preview import report as reports
 from yard.preview.account import Account, Verdict
 from yard.preview.describe import PLACEHOLDERS, Description, describe
@@ -42,7 +41,7 @@ def edited(tmp_path: Path) -> DescribeEdited:
     def make(stack: str, name: str = "", **edits: object) -> Description:
         named = name or stack
         (tmp_path / f"Pulumi.{named}.yaml").write_text(stack_text(stack, **edits))
-        return describe(named, tmp_path)
+        return describe(named, tmp_path / f"Pulumi.{named}.yaml")
 
     return make
 
@@ -80,9 +79,10 @@ def test_stdout_has_only_json_and_stderr_the_progress(engine: list[str]) -> None
 def test_other_stacks_are_previewed_beside_a_bad_one(
     engine: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "Pulumi.gcp-a2.yaml").write_bytes(b"\xff\xfe")
+    file = tmp_path / "Pulumi.gcp-a2.yaml"
+    file.write_bytes(b"\xff\xfe")
     monkeypatch.setattr(
-        reports, "describe", lambda stack, computer: describe(stack, tmp_path) if stack == "gcp-a2" else describe(stack)
+        reports, "describe", lambda stack, computer: describe(stack, file if stack == "gcp-a2" else None)
     )
     code, out, _ = yard("preview", "gcp-a2", "local", "--json")
     bad, good = json.loads(out)["stacks"]
@@ -116,7 +116,7 @@ def test_an_unknown_price_does_not_count_as_zero(edited: DescribeEdited) -> None
 def test_a_description_contains_no_secrets(tmp_path: Path) -> None:
     text = (ROOT / "stacks" / "Pulumi.local.yaml").read_text()
     (tmp_path / "Pulumi.x.yaml").write_text(text + "  other:token: hunter2\n  other:more: {secure: v1:abc}\n")
-    description = describe("x", tmp_path)
+    description = describe("x", tmp_path / "Pulumi.x.yaml")
     described = json.dumps([stack_json(Report(description=description)), asdict(description.snapshot)])
     assert "hunter2" not in described
     assert "v1:abc" not in described
@@ -129,12 +129,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for part in ("trainyard", "components", "cloud-init", "yard"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "stacks").mkdir()
+    shutil.copy(ROOT / "Pulumi.yaml", tmp_path)
     stack = (ROOT / "stacks" / "Pulumi.local.yaml").read_text()
     (tmp_path / "stacks" / "Pulumi.local.yaml").write_text(stack.replace("count: 2", "count: 3"))
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "-m", "one")
-    monkeypatch.setattr(difference, "ROOT", tmp_path)
+    monkeypatch.setattr("trainyard.project.ROOT", tmp_path)
     return tmp_path
 
 
@@ -160,12 +161,12 @@ def test_unusable_revisions_are_reported(repository: Path) -> None:
         snapshots_at(commit_of("HEAD"))
     git(repository, "rm", "--quiet", "-r", "yard/preview")
     git(repository, "commit", "--quiet", "-m", "four")
-    with pytest.raises(ClusterError, match="is older than `yard preview`"):
+    with pytest.raises(ClusterError, match="cannot describe its stacks"):
         snapshots_at(commit_of("HEAD"))
 
 
 def test_an_unknown_revision_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(difference, "ROOT", tmp_path)
+    monkeypatch.setattr("trainyard.project.ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(UnknownRevision, match="not a git repository"):
         commit_of("HEAD")

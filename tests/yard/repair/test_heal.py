@@ -448,7 +448,7 @@ def faulty_head(stack: WholeStack, folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(stack.folder)
     monkeypatch.setattr(Slurm, "nodes", lambda *_: states)
     monkeypatch.setattr(pulumi, "environment", lambda **_: dict(stack.environment))
-    monkeypatch.setattr("yard.stack.pulumi.checkout.exists", lambda: False)
+    monkeypatch.setattr("yard.stack.pulumi.project.exists", lambda: False)
     return head
 
 

@@ -328,7 +328,7 @@ class Yard:
 
 
 def attach(yard: Yard) -> subprocess.Popen[str]:
-    start = f"import trainyard.checkout, pathlib; trainyard.checkout.ROOT = pathlib.Path({str(yard.shared)!r})"
+    start = f"import trainyard.project, pathlib; trainyard.project.ROOT = pathlib.Path({str(yard.shared)!r})"
     line = [sys.executable, "-c", f"{start}; from yard.commands.cli import app; app()", "submit", "--attached"]
     return subprocess.Popen([*line, str(yard.job("echo here; sleep 60"))], stdout=subprocess.PIPE, text=True)
 

@@ -182,7 +182,8 @@ def test_submission_needs_a_cluster(undeployed: Path) -> None:
     assert (code, err) == (1, f"yard: {NO_STACK}\n")
 
 
-def test_rehearsal_needs_a_checkout(stack: FakeStack) -> None:
+def test_rehearsal_needs_a_project(stack: FakeStack) -> None:
+    (stack.root / "Pulumi.yaml").unlink()
     stack.program("pulumi", "echo 'error: no stack named x' >&2; exit 1")
     assert "no stack named x" in refused("submit", "hello", "--dry-run")
 

@@ -20,7 +20,7 @@ from tests.components.platforms.recording import current_name, planned
 from tests.offline.loopback_sshd import Sshd
 from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
 from tests.yard.conftest import HOST_KEY, FakeStack, MakeProgram, Program, outputs_file, printed, refused, yard
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import ContractError, RemoteError, StackError
 from trainyard.outputs import Cluster, dumped
 from yard.stack import bake, pulumi
@@ -161,7 +161,7 @@ def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local: Clu
 def test_missing_pulumi_has_a_fix_for_operators_and_job_users(
     monkeypatch: pytest.MonkeyPatch, checkout_exists: bool, fix: str
 ) -> None:
-    monkeypatch.setattr(checkout, "exists", lambda: checkout_exists)
+    monkeypatch.setattr(project, "exists", lambda: checkout_exists)
     with pytest.raises(StackError, match=f"pulumi is not on PATH. Fix: {fix}"):
         pulumi.run(["stack"], {"PATH": ""})
 
@@ -380,7 +380,7 @@ def urn(name: str) -> str:
 def fake_pulumi(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """A fake pulumi with two hosts in its state. One host name is a suffix of the other."""
     # After set-up, a checkout contains a pulumi that takes precedence over the one on PATH.
-    monkeypatch.setattr("trainyard.checkout.ROOT", tmp_path)
+    monkeypatch.setattr("trainyard.project.ROOT", tmp_path)
     names = ["c-hosts-node2-survey", "c-hosts-my-node2-lease", "c-hosts-node2-lease", "c-hosts-node2-files"]
     kind, parent = "command:remote:Command", "urn:pulumi:s::trainyard::a::c-hosts"
     resources = [{"urn": urn(name), "type": kind, "parent": parent} for name in names]

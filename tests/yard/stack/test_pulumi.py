@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from tests.conftest import ROOT
 from tests.integration.project import alive
 from tests.yard.conftest import use_root, wait_until
-from trainyard import checkout
+from trainyard import project
 from trainyard.errors import StackError
 from yard.commands.options import OutputsOption, StackOption
 from yard.stack import pulumi, workspace
@@ -44,10 +44,10 @@ PROJECT = "name: trainyard\nruntime: {name: python}\nstackConfigDir: stacks\n"
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The variables of a shell in a checkout, with an empty Pulumi home."""
     use_root(tmp_path / "checkout", monkeypatch)
-    checkout.ROOT.mkdir()
-    (checkout.ROOT / "Pulumi.yaml").write_text(PROJECT)
+    project.ROOT.mkdir()
+    (project.ROOT / "Pulumi.yaml").write_text(PROJECT)
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    return {**kept, "PULUMI_HOME": str(tmp_path / "home"), "PWD": str(checkout.ROOT)}
+    return {**kept, "PULUMI_HOME": str(tmp_path / "home"), "PWD": str(project.ROOT)}
 
 
 def log_in(shell: dict[str, str], url: str) -> None:
@@ -57,7 +57,7 @@ def log_in(shell: dict[str, str], url: str) -> None:
 
 
 def add_backend_to_project(url: str) -> None:
-    (checkout.ROOT / "Pulumi.yaml").write_text(f"{PROJECT}backend:\n  url: {url}\n")
+    (project.ROOT / "Pulumi.yaml").write_text(f"{PROJECT}backend:\n  url: {url}\n")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_variable_precedes_the_project_and_the_login(
 
 
 def test_the_private_backend_is_not_the_users_choice(shell: dict[str, str]) -> None:
-    private = f"file://{checkout.ROOT}/.trainyard/state"
+    private = f"file://{project.ROOT}/.trainyard/state"
     for url in (private, f"{private}?metadata=skip"):
         assert not is_chosen({**shell, "PULUMI_BACKEND_URL": url})
 
@@ -122,13 +122,13 @@ def set_up(shell: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     for name in (*VARIABLES, "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PULUMI_HOME", shell["PULUMI_HOME"])
-    (checkout.ROOT / ".trainyard").mkdir()
-    (checkout.ROOT / ".trainyard" / "env.sh").write_text(ENV_SH.format(root=checkout.ROOT))
+    (project.ROOT / ".trainyard").mkdir()
+    (project.ROOT / ".trainyard" / "env.sh").write_text(ENV_SH.format(root=project.ROOT))
     return shell
 
 
 def test_yard_uses_the_private_backend_without_a_login(set_up: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"file://{checkout.ROOT}/.trainyard/state?metadata=skip"
+    url = f"file://{project.ROOT}/.trainyard/state?metadata=skip"
     private = {"PULUMI_BACKEND_URL": url, "PULUMI_CONFIG_PASSPHRASE_FILE": "/private"}
     assert private.items() <= pulumi.environment().items()
     log_in(set_up, "s3://team")
@@ -203,7 +203,7 @@ def test_the_stack_that_pulumi_selects_is_found(logged_in: dict[str, str], tmp_p
 
 @pytest.mark.engine
 def test_a_stack_selected_through_a_symbolic_link_is_found(logged_in: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(checkout.ROOT)
+    (tmp_path / "link").symlink_to(project.ROOT)
     shell = {**logged_in, "PWD": str(tmp_path / "link")}
     pulumi_cli(shell, "stack", "init", "linked")
     assert selected_stack(shell) == "linked"
@@ -375,10 +375,10 @@ def test_engine_cannot_create_its_log_folder(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the stack file of an empty checkout with one stack, `local`."""
-    monkeypatch.setattr("trainyard.checkout.ROOT", tmp_path)
-    (tmp_path / "Pulumi.yaml").touch()
+def stack_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the stack file of an empty project with one stack, `local`."""
+    monkeypatch.setattr("trainyard.project.ROOT", tmp_path)
+    (tmp_path / "Pulumi.yaml").write_text(PROJECT)
     (tmp_path / "stacks").mkdir()
     file = tmp_path / "stacks" / "Pulumi.local.yaml"
     file.write_text(COMMITTED)
@@ -398,8 +398,8 @@ COMMITTED = "# why two\nconfig:\n  trainyard:cluster: {name: yard}\n"
         ("azure", False),  # the Pulumi program reports the problem
     ],
 )
-def test_platforms_with_real_machines_are_refused(project: Path, platform: str, refused: bool) -> None:
-    project.write_text(f"config: {{trainyard:cluster: {{platform: {platform}}}}}\n")
+def test_platforms_with_real_machines_are_refused(stack_file: Path, platform: str, refused: bool) -> None:
+    stack_file.write_text(f"config: {{trainyard:cluster: {{platform: {platform}}}}}\n")
     if not refused:
         workspace.refuse_real_machines("local")
         return
@@ -422,9 +422,9 @@ ENCRYPTED = "  gcp:credentials:\n    secure: v1:abc\n  gcp:project: mine\n"
     ],
 )
 def test_the_copy_has_one_salt_and_the_committed_text(
-    project: Path, committed: str, with_secrets: bool, salt: str, config: dict[str, str]
+    stack_file: Path, committed: str, with_secrets: bool, salt: str, config: dict[str, str]
 ) -> None:
-    project.write_text(committed)
+    stack_file.write_text(committed)
     copy = workspace.copy_of("local")
     copy.parent.mkdir(parents=True)
     copy.write_text("config: {old: text}\nencryptionsalt: v1:abc=:v1:def==\n")
@@ -433,27 +433,27 @@ def test_the_copy_has_one_salt_and_the_committed_text(
     whole = {"config": {"trainyard:cluster": {"name": "yard"}, **config}, "encryptionsalt": salt}
     assert yaml.safe_load(copy.read_text()) == whole
     assert copy.read_text().count("encryptionsalt") == 1
-    assert project.read_text() == committed
+    assert stack_file.read_text() == committed
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00garbage", None], ids=["not UTF-8", "a folder"])
-def test_unreadable_file_is_reported(project: Path, content: bytes | None) -> None:
+def test_unreadable_file_is_reported(stack_file: Path, content: bytes | None) -> None:
     if content is not None:
-        project.write_bytes(content)
+        stack_file.write_bytes(content)
     else:
-        project.unlink()
-        project.mkdir()
+        stack_file.unlink()
+        stack_file.mkdir()
     with pytest.raises(StackError, match=r"stacks.* cannot be read: .* Fix: write it as UTF-8 text"):
         workspace.refresh_copy("local")
 
 
 @pytest.mark.parametrize("text", ["config: " + "[" * 3000 + "]" * 3000, "config: ["], ids=["deep", "open"])
-def test_invalid_yaml_is_reported_by_pulumi(project: Path, text: str) -> None:
-    project.write_text(text)
+def test_invalid_yaml_is_reported_by_pulumi(stack_file: Path, text: str) -> None:
+    stack_file.write_text(text)
     assert workspace.refresh_copy("local").read_text() == text + "\n"
 
 
-def test_error_for_an_unknown_stack_lists_the_known_stacks(project: Path) -> None:
-    project.with_name("Pulumi.azure-h100.yaml").write_text("config: {}\n")
+def test_error_for_an_unknown_stack_lists_the_known_stacks(stack_file: Path) -> None:
+    stack_file.with_name("Pulumi.azure-h100.yaml").write_text("config: {}\n")
     with pytest.raises(StackError, match=r"no stack 'loca'.*one of azure-h100, local"):
         workspace.refresh_copy("loca")
