@@ -29,7 +29,7 @@ def explain(
 ) -> list[Problem]:
     """Return the errors as problems. `sections` maps a section to the model that its content selects."""
     details = error.errors(include_url=False)
-    misspelt = {_intended(detail["loc"], model, sections) for detail in details if detail["type"] == "extra_forbidden"}
+    misspelt = {intended(detail["loc"], model, sections) for detail in details if detail["type"] == "extra_forbidden"}
     return [
         _problem(detail, model, path, sections)
         for detail in details
@@ -37,10 +37,11 @@ def explain(
     ]
 
 
-def _intended(loc: Loc, model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> Loc:
-    """Return the location after replacing its unknown last key with the most similar known key."""
+def intended(loc: Loc, model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> Loc:
+    """Return the location after replacing its unknown last key with the key that the message suggests, or with ""."""
     owner, _ = _locate(model, loc, sections)
-    return (*loc[:-1], nearest(str(loc[-1]), list(owner.model_fields)) or "")
+    refused = loc[-1] in getattr(owner, "refused_keys", ())
+    return (*loc[:-1], "" if refused else nearest(str(loc[-1]), list(owner.model_fields)) or "")
 
 
 def dotted(path: str, loc: Loc) -> str:

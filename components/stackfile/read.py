@@ -6,18 +6,23 @@ If a section is invalid, the other sections are still checked. This module does 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from components.catalog import Machine, images, machines
 from components.plan.check import Computer, Draft, Finding, Level, Planned, run_checks, silence_problems
 from components.plan.plan import ClusterPlan, plan_cluster
 from components.platforms.registry import platform_facts, platform_model, platform_spec
 from components.spec.cluster import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
-from components.spec.explain import dotted, explain, nearest
+from components.spec.explain import dotted, explain, intended, nearest
 from components.spec.model import MACHINES, PLATFORMS, ExistingHostsSpec, machine_types
 from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS
@@ -102,16 +107,24 @@ def parse_config(
 
 def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem], computer: Computer | None) -> Stack:
     spec: ClusterSpec | None = None
-    malformed: set[tuple[str | int, ...]] = set()
+    details: list[ErrorDetails] = []
+    platform = platform_model(section.get("platform"))
+    sections: dict[str, type[BaseModel]] = {"platform": platform} if platform else {}
     try:
         spec = cluster_spec(section)
     except ValidationError as error:
-        platform = platform_model(section.get("platform"))
-        problems += explain(error, ClusterSpec, "cluster", {"platform": platform} if platform else {})
-        malformed = {detail["loc"] for detail in error.errors(include_url=False, include_input=False)}
-    found = list(run_checks(DRAFT_CHECKS, _draft(section, malformed)))
+        problems += explain(error, ClusterSpec, "cluster", sections)
+        details = error.errors(include_url=False)
+    draft = _draft(section, {detail["loc"] for detail in details})
+    found = list(run_checks(DRAFT_CHECKS, draft))
     problems += _errors(found)
     if spec is None or problems:
+        corrected = _corrected(section, details, draft.known_machines or {}, sections)
+        if corrected != section:
+            try:
+                _parse_cluster(corrected, file, [], computer)
+            except StackFileError as others:
+                problems += _about_other_keys(others.problems, problems)
         raise StackFileError(file, problems)
     image = images()[spec.platform.image]
     plan = plan_cluster(spec, machine_types(spec.platform), image)
@@ -122,6 +135,44 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem], 
         raise StackFileError(file, errors)
     findings = tuple(finding for finding in found if finding.check not in spec.silence)
     return Stack(file=file, plan=plan, findings=findings)
+
+
+def _about_other_keys(found: Iterable[Problem], known: Iterable[Problem]) -> list[Problem]:
+    """Return the found problems whose path neither contains nor is inside the path of a known problem."""
+    paths = [f"{problem.path}." for problem in known]
+    return [
+        problem
+        for problem in found
+        if not any(path.startswith(f"{problem.path}.") or f"{problem.path}.".startswith(path) for path in paths)
+    ]
+
+
+def _corrected(
+    section: dict[Any, Any],
+    details: Iterable[ErrorDetails],
+    known_machines: Iterable[str],
+    sections: Mapping[str, type[BaseModel]],
+) -> dict[Any, Any]:
+    """Return the section with each misspelt key and machine type replaced by the name that its message suggests.
+
+    An invalid count is replaced by the smallest count. With this section, the other sections can be checked together.
+    """
+    new = deepcopy(section)
+    for detail in details:
+        # A location can be empty. Keys that are not text are text in a location.
+        with suppress(LookupError, TypeError, ValueError):
+            *parents, key = detail["loc"]
+            place = reduce(getitem, parents, new)
+            if detail["type"] == "extra_forbidden":
+                value = place.pop(key)
+                if name := intended(detail["loc"], ClusterSpec, sections)[-1]:
+                    place.setdefault(name, value)
+            elif key == "count":
+                place[key] = 1 + int(place.get("spares", 0))
+    for loc, _, name in _machine_names(new):
+        if name not in known_machines and (similar := nearest(name, list(known_machines))):
+            reduce(getitem, loc[:-1], new)["machine"] = similar
+    return new
 
 
 def cluster_spec(section: dict[Any, Any]) -> ClusterSpec:
