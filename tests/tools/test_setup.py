@@ -122,6 +122,7 @@ git init -q
 root=$PWD; for part in common env; do source tools/setup/$part.sh; done
 make_state; echo official >"$state/command-plugin"; write_env
 . .trainyard/env.sh
+pulumi install
 cp stacks/Pulumi.local.yaml stacks/Pulumi.mine.yaml
 git add -A
 pulumi stack select --create mine >/dev/null

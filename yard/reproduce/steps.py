@@ -47,7 +47,7 @@ def plan(post: Post, as_json: bool) -> None:
     say(post.title)
     say(f"\n1. stack {post.stack}")
     if post.smoke:
-        say("     make demo")
+        say("     `make demo` in a clone; in your own project, `yard init vms --provider local` and `pulumi up -s vms`")
     else:
         say(f"     yard init NAME --from {post.name}")
         say("     pulumi stack select --create NAME && pulumi up -s NAME   # `yard preview NAME` prints the price")

@@ -272,7 +272,7 @@ def test_a_dry_run_needs_no_cluster(name: str, smoke: bool, program: MakeProgram
     assert all(f"     {command}\n" in out for command in post.commands)
     # Pulumi would write a key to the committed stack file.
     assert f"-s {post.stack}" not in out
-    assert ("make demo\n" if smoke else f"yard init NAME --from {name}\n") in out
+    assert ("`make demo`" if smoke else f"     yard init NAME --from {name}\n") in out
     assert json.loads(yard("reproduce", name, *options, "--json")[1])["commands"] == post.commands
     assert ssh.calls == pulumi.calls == []
 
