@@ -245,6 +245,8 @@ def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Clus
     if not isinstance(user, str):
         raise StackError("the stack has no `user_private_key` output; run `pulumi up` on it")
     _create_private_folder(folder)
+    # The .gitignore of a project that `yard new` did not create may not contain this folder.
+    _replace(project.state() / ".gitignore", "*\n")
     _replace(folder / USER_KEY, user.rstrip("\n") + "\n")
     if isinstance(admin, str):
         _replace(folder / ADMIN_KEY, admin.rstrip("\n") + "\n")

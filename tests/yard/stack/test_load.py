@@ -51,6 +51,7 @@ def test_only_the_owner_reads_the_key(stack: FakeStack) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     assert modes == dict.fromkeys(("config", "id_ed25519", "id_ed25519_admin", "known_hosts", "outputs.json"), 0o600)
+    assert (folder.parents[1] / ".gitignore").read_text() == "*\n"
     assert (folder / "id_ed25519").read_text() == "not a key\n"
     assert (folder / "id_ed25519_admin").read_text() == "nor this\n"
     kept = (folder / "outputs.json").read_text()
