@@ -1,7 +1,8 @@
-"""Commands that drain, replace or repair a cluster's machines: drain, undrain, roll, heal."""
+"""Commands that drain, replace or repair a cluster's machines: drain, undrain, roll, replace, heal."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -14,6 +15,13 @@ app = typer.Typer(rich_markup_mode=None)
 
 NodesArgument = Annotated[
     list[str], typer.Argument(metavar="NODE...", autocompletion=completion.hosts, help="Names of workers.")
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--timeout", min=0, metavar="MINUTES", help="Time limit for the jobs on drained nodes.")
+]
+CheckpointOption = Annotated[
+    bool,
+    typer.Option("--checkpoint", help="Signal the jobs on drained nodes to write a checkpoint, and requeue them."),
 ]
 
 
@@ -56,13 +64,8 @@ def roll(
         int,
         typer.Option("--max-unavailable", min=1, help="Maximum number of nodes that may be out of service at once."),
     ] = 1,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="MINUTES", help="Time limit for the jobs in each batch.")
-    ] = None,
-    checkpoint: Annotated[
-        bool,
-        typer.Option("--checkpoint", help="Signal the jobs on drained nodes to write a checkpoint, and requeue them."),
-    ] = False,
+    timeout: TimeoutOption = None,
+    checkpoint: CheckpointOption = False,
     abandon: Annotated[
         bool, typer.Option("--abandon", help="Return drained nodes to service and end an unfinished roll.")
     ] = False,
@@ -92,6 +95,46 @@ def roll(
     if dry_run:
         rolls.show_plan(remote, request, as_json)
         return
+    raise typer.Exit(rolls.run_roll(remote, request))
+
+
+@app.command()
+def replace(
+    context: typer.Context,
+    node: Annotated[str, typer.Argument(metavar="NODE", autocompletion=completion.hosts, help="Name of a worker.")],
+    timeout: TimeoutOption = None,
+    checkpoint: CheckpointOption = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Return the drained node to service and end an unfinished replacement.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the steps without changing anything.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Replace the machine of one worker: drain it, wait for its jobs, run `pulumi up`, and return it to service.
+
+    The same command continues an interrupted replacement.
+    """
+    from yard.repair import roll as rolls
+
+    remote = operator_of(context, stack, "yard replace")
+    request = rolls.request_for(
+        remote, node, idle_seconds=None if timeout is None else timeout * 60, checkpoint=checkpoint
+    )
+    if as_json and not dry_run:
+        raise typer.BadParameter("add --dry-run, because a replacement prints output from pulumi", param_hint="--json")
+    if abandon:
+        rolls.abandon(remote)
+        return
+    rolls.show_plan(remote, request, as_json)
+    if dry_run:
+        return
+    if not yes and not sys.stdin.isatty():
+        raise typer.BadParameter("add --yes, because there is no terminal to ask for confirmation")
+    if not yes:
+        typer.confirm(f"Replace {node}?", abort=True)
     raise typer.Exit(rolls.run_roll(remote, request))
 
 

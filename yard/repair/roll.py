@@ -1,4 +1,4 @@
-"""`yard roll`: replaces a node group's machines in batches, without ending jobs."""
+"""`yard roll` and `yard replace`: replace a node group's machines in batches, or one machine, without ending jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainyard import project
 from trainyard.errors import StackError
-from trainyard.faults import ROLL, is_free, is_in_service
+from trainyard.faults import ROLL, fault, is_free, is_in_service, is_own
 from trainyard.outputs import Cluster
 from yard.repair.drain import States, update
 from yard.run.schedulers import Slurm
@@ -29,9 +29,13 @@ _SERVICE_SECONDS = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class RollRequest:
-    """The arguments of `yard roll`. `idle_seconds` limits the wait for a batch's jobs, unless it is None."""
+    """The arguments of `yard roll` or, if `node` is set, of `yard replace`.
+
+    `idle_seconds` limits the wait for a batch's jobs, unless it is None.
+    """
 
     group: str
+    node: str = ""
     max_unavailable: int
     idle_seconds: float | None = None
     checkpoint: bool = False
@@ -47,8 +51,14 @@ class Roll:
     """
 
     group: str
+    node: str = ""
     keys: Mapping[str, str]
     replacing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that continues this roll."""
+        return f"yard replace {self.node}" if self.node else f"yard roll {self.group}"
 
     def pending(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the nodes that have not been replaced, in the order of the outputs."""
@@ -70,19 +80,40 @@ class HoldingJob:
     line: str
 
 
+def request_for(remote: Remote, node: str, *, idle_seconds: float | None, checkpoint: bool) -> RollRequest:
+    """Return the request to replace one node. Raises StackError if the node is unknown or is the head."""
+    cluster = remote.stack.cluster
+    groups = {known.name: known.group for known in cluster.nodes}
+    if node == cluster.head.name:
+        raise StackError(
+            f"{node} is the head, and its replacement interrupts all jobs, so yard does not replace it. Fix: wait "
+            "until `yard ps` lists no jobs, then run `pulumi up --replace URN` (docs/health.md, section By hand)"
+        )
+    if node not in groups:
+        raise StackError(f"no worker has the name {node}; the workers are {', '.join(groups)}; nothing was changed")
+    return RollRequest(
+        group=groups[node],
+        node=node,
+        max_unavailable=len(groups),
+        idle_seconds=idle_seconds,
+        checkpoint=checkpoint,
+    )
+
+
 def record_of(remote: Remote) -> Path:
     """Return the path of the file that records the stack's roll."""
     return project.state() / "roll" / f"{remote.stack.name.replace('/', '-')}.json"
 
 
-def read_roll(remote: Remote, group: str) -> Roll:
-    """Return the stack's unfinished roll, or a new roll of `group`. Raises StackError if the record is damaged."""
+def read_roll(remote: Remote, request: RollRequest) -> Roll:
+    """Return the stack's unfinished roll, or a new one. Raises StackError if the record is damaged."""
     file = record_of(remote)
     try:
         return Roll(**json.loads(file.read_text()))
     except FileNotFoundError:
-        nodes = remote.stack.cluster.nodes
-        return Roll(group=group, keys={node.name: node.host_key for node in nodes if node.group == group})
+        nodes = [node for node in remote.stack.cluster.nodes if node.group == request.group]
+        keys = {node.name: node.host_key for node in nodes if request.node in {"", node.name}}
+        return Roll(group=request.group, node=request.node, keys=keys)
     except (ValueError, TypeError):
         raise StackError(
             f"the record of an unfinished roll, {file}, cannot be read. Fix: remove it, and check with `yard nodes` "
@@ -115,12 +146,22 @@ def parse_jobs(text: str) -> list[HoldingJob]:
 
 def show_plan(remote: Remote, request: RollRequest, as_json: bool) -> None:
     """Print the nodes that would be replaced, and the first batch."""
-    roll = read_roll(remote, request.group)
+    roll = read_roll(remote, request)
     _check(remote, request, roll)
     pending = roll.pending(remote.stack.cluster)
-    batch = next_batch(pending, roll.keys, _states(remote), request.max_unavailable)
+    states = _states(remote)
+    batch = next_batch(pending, roll.keys, states, request.max_unavailable)
     if as_json:
         say_json({"group": request.group, "pending": pending, "first": batch})
+        return
+    if request.node:
+        state, reason = states.get(request.node, ("unknown", ""))
+        lines = [job.line for job in _jobs(remote, [request.node])]
+        stays = not is_in_service(state) and not is_own(reason)
+        say(f"{request.node} ({state}{f': {reason}' if reason else ''}) gets a new machine. Its local files are lost.")
+        say(f"  1. drain the node and wait for its jobs: {'; '.join(lines) or 'none'}")
+        say("  2. `pulumi up` with --replace for this machine, with the user-data and the image of this version")
+        say(f"  3. the node {'stays drained until `yard undrain`' if stays else 'returns to service after its tests'}")
         return
     say(f"{len(pending)} nodes in group {request.group} would be replaced: {', '.join(pending)}")
     say(f"first: {', '.join(batch) or 'none, because too many other nodes are out of service'}")
@@ -139,7 +180,7 @@ def abandon(remote: Remote) -> None:
 def run_roll(remote: Remote, request: RollRequest) -> int:
     """Replace the group's machines. Returns 0, INTERRUPTED, or the exit code of a failed `pulumi up`."""
     file = record_of(remote)
-    roll = read_roll(remote, request.group)
+    roll = read_roll(remote, request)
     _check(remote, request, roll)
     roll.write(file)
     total = len(roll.keys)
@@ -161,12 +202,12 @@ def run_roll(remote: Remote, request: RollRequest) -> int:
             roll = replace(roll, replacing={})
     except KeyboardInterrupt:
         warn(
-            f"interrupted. To continue, run `yard roll {request.group}`. To return the drained nodes to service, run "
-            f"`yard roll {request.group} --abandon`"
+            f"interrupted. To continue, run `{roll.command}`. To return the drained nodes to service, run "
+            f"`{roll.command} --abandon`"
         )
         return INTERRUPTED
     file.unlink(missing_ok=True)
-    say(f"all {total} nodes in group {request.group} are replaced and in service")
+    say(f"{request.node or f'all {total} nodes in group {request.group}'}: replaced")
     return 0
 
 
@@ -176,13 +217,16 @@ def _check(remote: Remote, request: RollRequest, roll: Roll) -> None:
     problems = []
     if request.group not in groups:
         problems.append(f"there is no group '{request.group}'; the groups are {', '.join(groups)}")
-    elif request.group != roll.group:
+    elif (request.group, request.node) != (roll.group, roll.node):
         problems.append(
-            f"the roll of group {roll.group} is not finished; finish it with `yard roll {roll.group}`, or return its "
-            f"nodes to service with `yard roll {roll.group} --abandon`"
+            f"the roll of {roll.node or f'group {roll.group}'} is not finished; finish it with `{roll.command}`, or "
+            f"return its nodes to service with `{roll.command} --abandon`"
         )
     if cluster.provider == "hosts":
-        problems.append("existing hosts cannot be replaced; `pulumi up` changes them in place")
+        problems.append(
+            "existing hosts cannot be replaced; repair or reinstall the host, and run `pulumi up`, which changes hosts "
+            "in place"
+        )
     if cluster.scheduler != "slurm":
         problems.append(
             "without Slurm, nodes cannot be drained; wait until no jobs are running (`yard ps`), then run `pulumi up` "
@@ -201,12 +245,12 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
     if ours := [name for name in batch if name not in states or is_in_service(states[name][0])]:
         update(remote, ours, "state=drain", f"reason={ROLL}")
     say(f"drained: {', '.join(batch)}")
+    command = Roll(group=request.group, node=request.node, keys={}).command
     deadline = None if request.idle_seconds is None else time.monotonic() + request.idle_seconds
     signalled: set[str] = set()
     shown: list[str] = []
-    squeue = f"sudo -n squeue -h -a -t R,CF,CG,S -w {shlex.quote(','.join(batch))} -o '%i|%M|%u|%j'"
     while not all(is_free(_states(remote).get(name, ("unknown", ""))[0]) for name in batch):
-        jobs = parse_jobs(remote.run(squeue, admin=True))
+        jobs = _jobs(remote, batch)
         lines = [job.line for job in jobs]
         if lines and lines != shown:
             say("waiting for jobs: " + "; ".join(lines))
@@ -220,10 +264,15 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
         if deadline is not None and time.monotonic() > deadline:
             raise StackError(
                 f"{', '.join(batch)} still run jobs after {request.idle_seconds:.0f} s: {'; '.join(lines)}. The nodes "
-                f"stay drained. Fix: run `yard roll {request.group}` again later or with --checkpoint, or cancel the "
-                f"jobs; `yard roll {request.group} --abandon` returns the nodes to service"
+                f"stay drained. Fix: run `{command}` again later or with --checkpoint, or cancel the jobs; "
+                f"`{command} --abandon` returns the nodes to service"
             )
         time.sleep(_POLL_SECONDS)
+
+
+def _jobs(remote: Remote, nodes: Collection[str]) -> list[HoldingJob]:
+    names = shlex.quote(",".join(nodes))
+    return parse_jobs(remote.run(f"sudo -n squeue -h -a -t R,CF,CG,S -w {names} -o '%i|%M|%u|%j'", admin=True))
 
 
 def _creation_times(remote: Remote, batch: Collection[str]) -> dict[str, str]:
@@ -249,7 +298,7 @@ def _replace(remote: Remote, file: Path, roll: Roll) -> int:
     if code := replace_machines(stack, old):
         warn(
             f"`pulumi up` ended with exit code {code} before it had replaced {', '.join(batch)}; its message is above. "
-            f"Fix: correct the cause if there was an error, then run `yard roll {roll.group}` to continue"
+            f"Fix: correct the cause if there was an error, then run `{roll.command}` to continue"
         )
         return code
     replace(roll, replacing={}).write(file)
@@ -262,19 +311,24 @@ def _wait_for_service(remote: Remote, batch: Collection[str]) -> None:
     deadline = time.monotonic() + _SERVICE_SECONDS
     while True:
         states = _states(remote)
-        waiting = [name for name in batch if states.get(name, ("", ROLL))[1].startswith(ROLL)]
+        # On a new machine, the health service clears the reason of a fault when its checks have passed.
+        reasons = {name: states.get(name, ("", ROLL))[1] for name in batch}
+        waiting = [name for name, reason in reasons.items() if reason == ROLL or (is_own(reason) and fault(reason))]
         if not waiting:
             break
         if time.monotonic() > deadline:
             raise StackError(
                 f"{', '.join(waiting)} did not return to service. Fix: find the reason with `yard doctor`, and then "
-                "run `yard roll` again"
+                "run the same command again"
             )
         time.sleep(_POLL_SECONDS)
     for name in batch:
         state, reason = states[name]
         if not is_in_service(state):
-            warn(f"{name} has a new machine, but stays '{state}' for another reason: {reason}")
+            warn(
+                f"{name} has a new machine, but stays '{state}' for another reason: {reason}; to return it to service, "
+                f"run `yard undrain {name}`"
+            )
 
 
 def _too_many(remote: Remote, roll: Roll, request: RollRequest) -> str:

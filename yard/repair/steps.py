@@ -229,7 +229,7 @@ def decide(case: Case, now: float, *, can_replace: bool) -> Decision:
 def _foreign(case: Case) -> str:
     """Explain who took a node out of service for a reason that is not a fault."""
     if case.reason == ROLL:
-        return f"`yard roll` is replacing the machines of group {case.group}; `yard roll {case.group}` continues it"
+        return f"`yard roll {case.group}` or `yard replace {case.name}` is not finished; the same command continues it"
     if is_own(case.reason):
         return "this project took the node out of service for an update or an event; the node returns automatically"
     back = f"to return the node to service, run `yard undrain {case.name}`"

@@ -13,15 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
-import yard.repair.roll
-import yard.stack.pulumi
-import yard.stack.workspace
-from tests.yard.conftest import FakeStack
+from tests.yard.conftest import FakeStack, printed, refused, yard
 from tests.yard.stack.test_pulumi import put_lock
 from trainyard.errors import StackError
 from trainyard.machines import HOST_INPUTS
 from trainyard.outputs import Cluster
+from yard.repair import roll as rolls
 from yard.repair.roll import RollRequest, abandon, record_of, run_roll, show_plan
+from yard.stack import pulumi, workspace
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote
 from yard.stack.workspace import Machine, machines, replace_machines, wait_for_pulumi
@@ -104,11 +103,11 @@ class Site:
 def site(stack: FakeStack, local: Cluster, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(stack, local, {node.name: ("idle", "") for node in local.nodes})
     monkeypatch.setattr(Remote, "run", lambda _, command, **kind: made.run(command, **kind))
-    monkeypatch.setattr(yard.repair.roll, "machines", made.machines)
-    monkeypatch.setattr(yard.repair.roll, "wait_for_pulumi", made.waits.append)
-    monkeypatch.setattr(yard.repair.roll, "replace_machines", made.up)
+    monkeypatch.setattr(rolls, "machines", made.machines)
+    monkeypatch.setattr(rolls, "wait_for_pulumi", made.waits.append)
+    monkeypatch.setattr(rolls, "replace_machines", made.up)
     # The real module stays unchanged, because threads of other tests can call time.sleep.
-    monkeypatch.setattr(yard.repair.roll, "time", SimpleNamespace(monotonic=time.monotonic, sleep=made.sleep))
+    monkeypatch.setattr(rolls, "time", SimpleNamespace(monotonic=time.monotonic, sleep=made.sleep))
     return made
 
 
@@ -208,6 +207,61 @@ def test_a_node_drained_by_an_operator_stays_drained(site: Site, capsys: pytest.
     assert "yard-gpu-1 has a new machine, but stays 'drained' for another reason: bad cable" in capsys.readouterr().err
 
 
+def test_one_node_is_replaced_on_confirmation(site: Site) -> None:
+    site.jobs["7"] = "yard-gpu-1"
+    site.at_poll = site.jobs.clear
+    command = ("replace", "yard-gpu-1", "--stack", "local")
+    assert yard(*command)[0] == 2, "no terminal can confirm it"
+    out = printed(*command, "--dry-run")
+    assert "yard-gpu-1 (idle) gets a new machine" in out
+    assert "wait for its jobs: 7 (train) of trainer" in out
+    assert actions(site) == []
+    printed(*command, "--yes")
+    drain = "scontrol update nodename=yard-gpu-1 state=drain reason=TY:roll"
+    assert actions(site) == [drain, "up yard-gpu-1 forced"]
+    assert site.states["yard-gpu-1"] == ("idle", "")
+
+
+def test_a_failed_replacement_is_continued_by_the_same_command(site: Site) -> None:
+    site.up_code, site.replaces_before_failure = 255, True
+    code, _, err = yard("replace", "yard-gpu-0", "--yes")
+    assert code == 255
+    assert "run `yard replace yard-gpu-0` to continue" in err
+    assert "the roll of yard-gpu-0 is not finished; finish it with `yard replace yard-gpu-0`" in refused("roll", "gpu")
+    site.up_code = 0
+    printed("replace", "yard-gpu-0", "--yes")
+    assert actions(site)[-1] == "up yard-gpu-0 unforced"
+    assert site.states["yard-gpu-0"] == ("idle", "")
+
+
+@pytest.mark.parametrize(("reason", "final"), [("a@b: new cable", "drained"), ("TY:gpu-xid: Xid 79", "idle")])
+def test_a_replaced_node_returns_unless_an_operator_drained_it(reason: str, final: str, site: Site) -> None:
+    site.states["yard-gpu-1"] = ("drained", reason)
+    polls = 0
+
+    def pass_the_checks() -> None:
+        nonlocal polls
+        polls += 1
+        if polls == 2:
+            site.states["yard-gpu-1"] = ("idle", "")
+
+    site.at_poll = pass_the_checks
+    code, out, err = yard("replace", "yard-gpu-1", "--yes")
+    assert code == 0, err
+    assert site.states["yard-gpu-1"][0] == final
+    assert (
+        ("run `yard undrain yard-gpu-1`" in err) is ("stays drained until `yard undrain`" in out) is bool("@" in reason)
+    )
+
+
+def test_machines_that_cannot_be_replaced_are_refused(site: Site) -> None:
+    assert "yard-head is the head, and its replacement interrupts all jobs" in refused("replace", "yard-head", "--yes")
+    assert "no worker has the name x; the workers are yard-gpu-0, yard-gpu-1" in refused("replace", "x", "--yes")
+    site.stack.deploy(replace(site.cluster, provider="hosts"))
+    assert "repair or reinstall the host, and run `pulumi up`" in refused("replace", "yard-gpu-0", "--yes")
+    assert actions(site) == []
+
+
 def test_all_problems_are_reported_before_any_change(site: Site) -> None:
     site.cluster = replace(site.cluster, provider="hosts", scheduler="none")
     site.stack.deploy(site.cluster)
@@ -301,14 +355,14 @@ def test_a_roll_waits_for_a_running_pulumi(
 ) -> None:
     sleeper = subprocess.Popen(["bash", "-c", "exec -a pulumi sleep 60"])
     lock = put_lock(stack.root / "state", sleeper.pid)
-    monkeypatch.setattr(yard.stack.pulumi, "_is_pulumi", lambda _: sleeper.poll() is None)
+    monkeypatch.setattr(pulumi, "_is_pulumi", lambda _: sleeper.poll() is None)
 
     def end(_seconds: float) -> None:
         sleeper.kill()
         sleeper.wait()
 
     # The real module stays unchanged, because threads of other tests can call time.sleep.
-    monkeypatch.setattr(yard.stack.workspace, "time", SimpleNamespace(sleep=end))
+    monkeypatch.setattr(workspace, "time", SimpleNamespace(sleep=end))
     wait_for_pulumi("local")
     assert f"waiting: stack 'local' is in use: pulumi process {sleeper.pid}" in capsys.readouterr().out
     assert not lock.exists()
