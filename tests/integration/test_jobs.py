@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -122,6 +123,24 @@ def test_results_are_copied_in_both_directions(cluster: Project, project: Path) 
     (results / "a b").write_text("different")
     assert "different files exist: a b" in cluster.yard("cp", f"{job}:out [1]/a b", str(results), check=False).out
     assert "is outside" in cluster.yard("cp", f"{job}:../../other", ".", check=False).out
+
+
+def test_a_notebook_is_reached_through_ssh(cluster: Project) -> None:
+    found = cluster.yard_json("notebook", "--time", "20m", timeout=1500)
+    parts = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/lab\?token=(\w+)", found["url"])
+    assert parts
+    place, token = f"127.0.0.1:{parts[1]}", parts[2]
+    with subprocess.Popen(found["forward"], stdin=subprocess.DEVNULL) as forward:
+        try:
+            wait_until("the port", 60, lambda: socket.socket().connect_ex(("127.0.0.1", int(parts[1]))) == 0)
+            with urllib.request.urlopen(f"http://{place}/lab?token={token}", timeout=60) as reply:
+                assert b"JupyterLab" in reply.read()
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(f"http://{place}/api/kernels", timeout=60)
+        finally:
+            forward.terminate()
+    assert token not in cluster.yard("logs", str(found["id"])).out
+    cluster.yard("cancel", str(found["id"]))
 
 
 def test_slurm_script_runs_unchanged(cluster: Project, project: Path) -> None:

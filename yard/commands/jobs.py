@@ -1,4 +1,4 @@
-"""Commands for jobs: submit, run, recipes, ps, logs, wait, cancel, resume."""
+"""Commands for jobs: submit, run, notebook, recipes, ps, logs, wait, cancel, resume."""
 
 from __future__ import annotations
 
@@ -190,6 +190,42 @@ def run(
         show_session(remote, session, ports or (), terminal=terminal)
         return
     raise typer.Exit(run_session(remote, session, ports or (), terminal=terminal))
+
+
+@app.command()
+def notebook(
+    job: Annotated[int | None, typer.Argument(metavar="[JOB]", min=1, help="Connect to this job again.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of nodes.")] = 1,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", "--gpus-per-node", min=0, help="GPUs on each node. Default: all.")
+    ] = None,
+    group: GroupOption = None,
+    time: Annotated[str, typer.Option("--time", help="Time limit, for example 30m or 8h.")] = "8h",
+    environment: EnvironmentOption = None,
+    packages: WithOption = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1024, max=65535, help="Port of this computer. Default: 8888 if free.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address and the ssh command, and end.")] = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Run JupyterLab in a job, and forward a port of this computer to it. Ctrl-C ends only the forwarding.
+
+    The server uses a Unix socket on the first node and a token, which only the job user can read.
+    """
+    from yard.run import notebook as notebooks
+    from yard.run.submit import own_packages, own_path
+
+    here = notebooks.free_port(port)
+    remote = remote_of(stack, outputs)
+    given: dict[str, Any] = {
+        "nodes": nodes, "gpus_per_node": gpus, "group": group, "time": time, "environment": own_path(environment),
+        "with": own_packages(packages),
+    }  # fmt: skip
+    options = {key: value for key, value in given.items() if value is not None}
+    number = notebooks.start(remote, options) if job is None else job
+    notebooks.connect(remote, number, here, as_json)
 
 
 @app.command()

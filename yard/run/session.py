@@ -22,7 +22,7 @@ from yard.show import say_json, warn
 from yard.stack.remote import Remote
 
 _SECONDS_BETWEEN_QUERIES = 2.0
-_OWN_CONNECTION = ("-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes")
+OWN_CONNECTION = ("-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes")
 """Options for forwarding ports. A shared connection would still forward the ports after the session has ended."""
 
 
@@ -61,7 +61,7 @@ def session_argv(remote: Remote, session: Session, *, terminal: bool) -> list[st
 def forward_argv(remote: Remote, node: str, ports: Sequence[int]) -> list[str]:
     """Return the ssh command that forwards this computer's ports to the same ports on a node's loopback address."""
     forwards = [word for port in ports for word in ("-L", f"127.0.0.1:{port}:127.0.0.1:{port}")]
-    return remote.argv(None, node, "-N", *_OWN_CONNECTION, *forwards)
+    return remote.argv(None, node, "-N", *OWN_CONNECTION, *forwards)
 
 
 def run_session(remote: Remote, session: Session, ports: Sequence[int], *, terminal: bool) -> int:
