@@ -143,6 +143,20 @@ def test_a_notebook_is_reached_through_ssh(cluster: Project) -> None:
     cluster.yard("cancel", str(found["id"]))
 
 
+def test_an_editors_connection_is_a_step_of_the_job(cluster: Project) -> None:
+    job = submit(cluster, "--no-code", "--nodes", "1", "--", "sleep 600")
+    wait_until("the job", 120, lambda: cluster.yard("code", str(job), "--json", check=False).code == 0)
+    found = cluster.yard_json("code", str(job))
+    ssh = ["ssh", "-F", found["config"], found["host"]]
+    done = subprocess.run(
+        [*ssh, "-tt", "id -un; echo job $SLURM_JOB_ID; tty"], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split()[:3] == ["trainer", "job", str(job)]
+    assert "/dev/pts/" in done.stdout
+    cluster.yard("cancel", str(job))
+    assert subprocess.run([*ssh, "true"], check=False, capture_output=True).returncode == 255
+
+
 def test_slurm_script_runs_unchanged(cluster: Project, project: Path) -> None:
     script = str(project / "job.sbatch")
     done = cluster.yard("submit", script, "--nodes", "2", "--set", "SETTING=a b", "--follow", "--", "x")

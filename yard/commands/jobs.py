@@ -1,4 +1,4 @@
-"""Commands for jobs: submit, run, notebook, recipes, ps, logs, wait, cancel, resume."""
+"""Commands for jobs: submit, run, notebook, code, recipes, ps, logs, wait, cancel, resume."""
 
 from __future__ import annotations
 
@@ -226,6 +226,25 @@ def notebook(
     options = {key: value for key, value in given.items() if value is not None}
     number = notebooks.start(remote, options) if job is None else job
     notebooks.connect(remote, number, here, as_json)
+
+
+@app.command()
+def code(
+    job: JobArgument,
+    folder: Annotated[
+        str | None, typer.Argument(metavar="FOLDER", help="Folder on the cluster. Default: the job's run folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the command instead of running it.")] = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Open VS Code on the first node of a running job. What it starts is part of the job.
+
+    The command also writes an SSH host entry that other editors can use.
+    """
+    from yard.run.editor import open_editor
+
+    open_editor(remote_of(stack, outputs), job, folder, as_json)
 
 
 @app.command()
