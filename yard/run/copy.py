@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.errors import JobError, SyncError
@@ -48,14 +47,6 @@ echo "$kind ${into-0}"
 upload, `name` is the name of the source, which is appended if the path is a folder. `makes` is set for folders."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A path on the cluster that must not leave `folder`."""
-
-    folder: str
-    path: str
-
-
 def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) -> int:
     """Copy `source` to `dest`, exactly one of which is on the cluster. Returns 0 or INTERRUPTED. Raises SyncError."""
     if bool(_REMOTE.fullmatch(source)) == bool(_REMOTE.fullmatch(dest)):
@@ -63,15 +54,14 @@ def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) 
             "exactly one of SOURCE and DEST must be on the cluster: JOB:PATH, last:PATH or cluster:/PATH. Fix: for "
             "example, `yard cp last:job.log .`; a local file with such a name needs a path, for example ./12:x"
         )
-    if _REMOTE.fullmatch(source):
-        words, target, clean = _download(remote, source, dest)
-    else:
-        words, target, clean = _upload(remote, source, dest)
     if shutil.which("rsync") is None:
         raise SyncError("rsync is missing on this machine; " + INSTALL.format(tool="rsync"))
-    with clean:
-        shell = f"ssh -F {shlex.quote(str(remote.stack.ssh_config))}"
-        argv = ["rsync", *_OPTIONS, "-e", shell]
+    with tempfile.TemporaryDirectory() as staged:
+        if _REMOTE.fullmatch(source):
+            words, target = _download(remote, source, dest)
+        else:
+            words, target = _upload(remote, source, dest, Path(staged))
+        argv = ["rsync", *_OPTIONS, "-e", f"ssh -F {shlex.quote(str(remote.stack.ssh_config))}"]
         if not force:
             _refuse_to_overwrite([*argv, "--dry-run", "--existing", "--out-format=%i %n", *words])
         progress = ["--info=progress2"] if sys.stdout.isatty() and not as_json else []
@@ -81,50 +71,52 @@ def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) 
     return 0
 
 
-def _download(remote: Remote, source: str, dest: str) -> tuple[list[str], str, tempfile.TemporaryDirectory[str]]:
-    place = _place(remote, source)
-    kind, _ = _examine(remote, source, place, "", makes=False)
+def _download(remote: Remote, source: str, dest: str) -> tuple[list[str], str]:
+    """Return rsync's arguments for the files, and the path of the copy."""
+    folder, path = _place(remote, source)
+    kind, _ = _examine(remote, source, [folder, path, "", ""])
     if kind == "missing":
-        raise SyncError(f"{source} does not exist: there is no {place.path} on the cluster")
+        raise SyncError(f"{source} does not exist: there is no {path} on the cluster")
     target = Path(dest).absolute()
     if target.is_dir() or dest.endswith("/"):
-        target /= posixpath.basename(place.path.rstrip("/")) or "root"
+        target /= posixpath.basename(path.rstrip("/")) or "root"
     if not target.parent.is_dir():
         raise SyncError(f"the folder {target.parent} does not exist. Fix: create it, or name another destination")
     if target.is_dir() and kind != "folder":
         raise SyncError(f"{target} is a folder, and {source} is a file. Fix: remove it, or name another destination")
-    path = f"{remote.host(None)}:{_literal(place.path.rstrip('/'))}"
-    words = [f"{path}/", f"{target}/"] if kind == "folder" else ["--copy-links", path, str(target)]
-    return words, str(target), tempfile.TemporaryDirectory()
+    remote_path = f"{remote.host(None)}:{_literal(path.rstrip('/'))}"
+    words = [f"{remote_path}/", f"{target}/"] if kind == "folder" else ["--copy-links", remote_path, str(target)]
+    return words, str(target)
 
 
-def _upload(remote: Remote, source: str, dest: str) -> tuple[list[str], str, tempfile.TemporaryDirectory[str]]:
+def _upload(remote: Remote, source: str, dest: str, staged: Path) -> tuple[list[str], str]:
+    """Return rsync's arguments for the files, and the path of the copy. `staged` is an empty folder."""
     local = Path(os.path.abspath(source))
     if not local.exists():
         raise SyncError(f"{source} does not exist on this computer")
-    place = _place(remote, dest)
-    kind, is_into = _examine(remote, dest, place, local.name, makes=local.is_dir())
-    path = f"{place.path.rstrip('/')}/{local.name}" if is_into else place.path
-    if kind == "folder" and not local.is_dir():
+    folder, path = _place(remote, dest)
+    kind, is_into = _examine(remote, dest, [folder, path, local.name, "1" if local.is_dir() else ""])
+    path = f"{path.rstrip('/')}/{local.name}" if is_into else path
+    if local.is_dir():
+        return [f"{local}/", f"{remote.host(None)}:{_literal(path)}/"], path
+    if kind == "folder":
         raise SyncError(f"{path} is a folder, and {source} is a file. Fix: name another destination")
     # rsync would expand wildcards in the name of a new file, so the target is the existing folder. A link gives the
     # file its new name.
-    staged = tempfile.TemporaryDirectory()
-    link = Path(staged.name) / posixpath.basename(path)
+    link = staged / posixpath.basename(path)
     link.symlink_to(local)
-    if local.is_dir():
-        return [f"{local}/", f"{remote.host(None)}:{_literal(path)}/"], path, staged
-    return ["--copy-links", str(link), f"{remote.host(None)}:{_literal(posixpath.dirname(path))}/"], path, staged
+    return ["--copy-links", str(link), f"{remote.host(None)}:{_literal(posixpath.dirname(path))}/"], path
 
 
-def _place(remote: Remote, text: str) -> Place:
+def _place(remote: Remote, text: str) -> tuple[str, str]:
+    """Return the folder that a path on the cluster must not leave, and the absolute path."""
     found = _REMOTE.fullmatch(text)
     assert found  # noqa: S101  (copy has checked it; for the type checker)
     where, path = found.groups()
     if where == "cluster":
         if not path.startswith("/"):
             raise SyncError(f"{text}: the path after `cluster:` must be absolute, for example cluster:/shared/data")
-        return Place(folder="/", path=path)
+        return "/", path
     jobs = f"{remote.stack.cluster.shared_path}/jobs/"
     job = _newest(remote, jobs) if where == "last" else read_job(remote, int(where))
     if not job.run_dir.startswith(jobs):
@@ -134,7 +126,7 @@ def _place(remote: Remote, text: str) -> Place:
         )
     if path.startswith("/"):
         raise SyncError(f"{text}: the path must be relative to the job's run folder. Fix: write cluster:{path}")
-    return Place(folder=job.run_dir, path=f"{job.run_dir}/{path}" if path else job.run_dir)
+    return job.run_dir, f"{job.run_dir}/{path}" if path else job.run_dir
 
 
 def _newest(remote: Remote, jobs: str) -> Job:
@@ -146,8 +138,7 @@ def _newest(remote: Remote, jobs: str) -> Job:
     return found
 
 
-def _examine(remote: Remote, text: str, place: Place, name: str, *, makes: bool) -> tuple[str, bool]:
-    words = [place.folder, place.path, name, "1" if makes else ""]
+def _examine(remote: Remote, text: str, words: Sequence[str]) -> tuple[str, bool]:
     kind, into = remote.run(shlex.join(["bash", "-c", _EXAMINE, "cp", *words])).split()
     if kind == "outside":
         raise SyncError(f"{text} is outside the job's run folder. Fix: use an absolute path after `cluster:`")
