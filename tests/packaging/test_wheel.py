@@ -28,7 +28,6 @@ LARGEST = 5_000_000
 AZURE = ("--provider", "azure", "--region", "eastus", "--machine", "Standard_ND96amsr_A100_v4")
 GOOGLE = ("--provider", "gcp", "--region", "us-central1-f", "--machine", "a2-highgpu-8g", "--project", "my-project-1")
 COMMON = ("--count", "2", "--budget", "none", "--offline", "--json")
-SECONDS = 300
 
 
 def build(folder: Path, number: str) -> Path:
@@ -47,17 +46,27 @@ def build(folder: Path, number: str) -> Path:
     return made
 
 
+def forbid(folder: Path, *packages: str) -> None:
+    """Write modules that cannot be imported, and that hide these packages."""
+    folder.mkdir(exist_ok=True)
+    for name in packages:
+        (folder / f"{name}.py").write_text(f"raise ImportError('{name} is not installed')\n")
+
+
 class User:
     """A person with the wheel in a virtual environment, and without a clone."""
 
     def __init__(self, folder: Path) -> None:
         self.home, self.environment = folder / "home", folder / "environment"
         self.home.mkdir()
+        self.more: dict[str, str] = {}
+        """More environment variables."""
         venv.create(self.environment, symlinks=True)
         (packages,) = self.environment.glob("lib/python*/site-packages")
         # Python does not read .pth files in folders that a .pth file adds, so the editable installation of this
         # repository has no effect.
         (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        forbid(packages, "asyncssh", "hypothesis", "jsonschema", "requests")  # only for development
 
     def install(self, wheel: Path) -> None:
         """Install the wheel, without its dependencies, in place of another version."""
@@ -65,14 +74,15 @@ class User:
         command = ["pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"]
         subprocess.run([sys.executable, "-m", *command, str(wheel)], check=True)
 
-    def run(self, folder: Path, *command: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(self, folder: Path, *command: str, code: int = 0, seconds: float = 300) -> subprocess.CompletedProcess[str]:
         kept = {
             key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TRAINYARD", "PULUMI"))
         }
         programs = os.environ["PATH"].replace(str(Path(sys.executable).parent), "")
-        variables = {**kept, "HOME": str(self.home), "PATH": f"{self.environment / 'bin'}:{programs}"}
+        path = f"{self.environment / 'bin'}:{programs}"
+        variables = {**kept, "HOME": str(self.home), "PATH": path, **self.more}
         done = subprocess.run(
-            command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=SECONDS
+            command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds
         )
         assert done.returncode == code, f"{command}: {done.stdout}{done.stderr}"
         return done
@@ -184,7 +194,11 @@ def test_pulumi_new_writes_the_same_project(user: User, project: Path, tmp_path:
 JOB = "JobId=7 JobName=hello UserId=trainer(1001) JobState=RUNNING RunTime=00:00:05 Partition=gpu NumNodes=2"
 
 
-def test_a_job_user_needs_no_project(user: User, tmp_path: Path, program: MakeProgram) -> None:
+def test_a_job_user_needs_no_project_and_no_pulumi(
+    user: User, tmp_path: Path, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid(tmp_path / "absent", "pulumi", "pulumi_azure_native", "pulumi_command", "pulumi_gcp", "pydantic")
+    monkeypatch.setattr(user, "more", {"PYTHONPATH": str(tmp_path / "absent")})
     ssh = program("ssh", f"[[ $* != *'exec bash -c'* ]] || {{ echo 'text of the log'; exit 0; }}\necho '{JOB}'")
     outputs_file(tmp_path / "outputs.json", admin_private_key="not a key")
     assert "train-tiny" in user.run(tmp_path, "yard", "recipes").stdout

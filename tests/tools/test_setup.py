@@ -85,6 +85,12 @@ def test_env_file_keeps_the_users_backend_only_on_request(tmp_path: Path, keep: 
     assert done.stdout.splitlines() == [backend.format(root=root), "600"], done.stderr
 
 
+def test_the_page_on_own_repositories_lists_the_system_packages() -> None:
+    listed = re.search(r"apt-get install ([^$]+?)\nyard", (ROOT / "docs" / "own-repository.md").read_text())
+    assert listed
+    assert listed[1].replace("\\", "").split() == shell('echo "${system_packages[@]}"').stdout.split()
+
+
 def test_requirements_are_hashed_and_complete() -> None:
     assert "://" not in LOCK
     entries = re.split(r"\n(?=\S)", LOCK.strip())

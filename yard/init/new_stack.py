@@ -78,10 +78,9 @@ def prepare(options: Mapping[str, str], *, post: str | None, force: bool, offlin
         draft = draft.with_values({("silence",): None})
     draft, keys = _scanned(draft)
     name, today = draft.answers["name"], datetime.now(tz=UTC).date().isoformat()
-    about = f"Written by `yard init` on {today}{f' from stacks/Pulumi.{source}.yaml' if source else ''}. "
-    about += (
-        "docs/stack-file.md describes the keys. `pulumi stack rm` deletes this file, unless you add --preserve-config."
-    )
+    about = f"Written by yard on {today}{f' from stacks/Pulumi.{source}.yaml' if source else ''}. "
+    about += "Trainyard's docs/stack-file.md describes the keys. "
+    about += "`pulumi stack rm` deletes this file, unless you add --preserve-config."
     lines = ["# yaml-language-server: $schema=schema.json", *(f"# {line}" for line in textwrap.wrap(about, 118))]
     text = "\n".join([*lines, draft.text])
     parsed = parse_stack(text, stack_file(name), LOCAL_COMPUTER)
@@ -135,21 +134,21 @@ def _scanned(draft: StackDraft) -> tuple[StackDraft, tuple[ScannedKey, ...]]:
 
 
 def _write(file: Path, text: str, *, force: bool) -> None:
-    """Write the file. Raises InitError if it cannot be written, or if it exists and `force` is false."""
+    """Write the file, and the schema if it is missing. Raises InitError if the file exists and `force` is false."""
     try:
         file.parent.mkdir(exist_ok=True)
+        if force:
+            # The secrets in the stack's state cannot be decrypted without the keys that Pulumi added to the file.
+            kept = added_keys(file.read_text()) if file.exists() else {}
+            new = file.with_suffix(".new")
+            new.write_text(text + (yaml.safe_dump(kept) if kept else ""))
+            new.replace(file)
+        else:
+            with file.open("x") as opened:
+                opened.write(text)
         schema = file.with_name(SCHEMA)
         if not schema.exists():
             schema.write_text(schema_text())
-        if not force:
-            with file.open("x") as opened:
-                opened.write(text)
-            return
-        # The secrets in the stack's state cannot be decrypted without the keys that Pulumi added to the file.
-        kept = added_keys(file.read_text()) if file.exists() else {}
-        new = file.with_suffix(".new")
-        new.write_text(text + (yaml.safe_dump(kept) if kept else ""))
-        new.replace(file)
     except FileExistsError:
         fix = "choose a different name, or replace it with --force"
         raise InitError(Problem(path="NAME", rule=f"{file.relative_to(project.ROOT)} exists", fix=fix)) from None

@@ -205,7 +205,6 @@ class Workspace:
         self._source = source or name
         self.simulated = simulated
         self.home = home if simulated else project.state()
-        _require_packages()
         online = pulumi.environment(required=True)
         self.environment = simulated_environment(online, home) if simulated else online
         if url := backend_url(self.environment):
@@ -255,6 +254,7 @@ class Workspace:
 
     def operate(self, verb: str, arguments: Sequence[str]) -> int:
         """Run an operation with the stack file's copy. Returns pulumi's exit code."""
+        _require_packages()
         self.clear_lock()
         code = self.init()
         if code:

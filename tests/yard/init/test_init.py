@@ -136,7 +136,7 @@ def test_every_post_gives_a_valid_file(post: str, write: WriteStack, stacks: Pat
 def test_the_file_of_a_post_keeps_its_values(write: WriteStack, stacks: Path) -> None:
     new = write("deepspeed-azure", name="new").file
     assert section(new) == section(stacks / "Pulumi.azure-h100.yaml") | {"name": "new"}
-    assert new.read_text().startswith("# yaml-language-server: $schema=schema.json\n# Written by `yard init` on 20")
+    assert new.read_text().startswith("# yaml-language-server: $schema=schema.json\n# Written by yard on 20")
     assert " from stacks/Pulumi.azure-h100.yaml. " in new.read_text()
 
 

@@ -219,6 +219,17 @@ def test_pulumi_also_prefers_the_backend_of_the_project(logged_in: dict[str, str
     assert state.is_file()
 
 
+@pytest.mark.engine
+def test_the_state_is_that_of_the_projects_name(logged_in: dict[str, str]) -> None:
+    (project.ROOT / "Pulumi.yaml").write_text(PROJECT.replace("trainyard", '"mine"  # a comment'))
+    pulumi_cli(logged_in, "stack", "init", "four")
+    assert selected_stack(logged_in) == "four"
+    state = state_file(logged_in, "four")
+    assert state is not None
+    assert state.parts[-2:] == ("mine", "four.json")
+    assert state.is_file()
+
+
 def put_lock(backend: Path, pid: int, host: str | None = None) -> Path:
     lock = backend / ".pulumi" / "locks" / "organization" / "trainyard" / "local" / "0a1b.json"
     lock.parent.mkdir(parents=True)
