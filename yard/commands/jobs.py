@@ -113,7 +113,8 @@ def submit(
         return
     jobs = prepare(remote.stack.cluster)
     if dry_run:
-        show_files(jobs, as_json, {"estimate": None}, job_notes(jobs[0], remote.stack.cluster))
+        lines = job_notes(jobs[0], remote.stack.cluster)
+        show_files(jobs, as_json, {"estimate": None, "environment": lines}, lines)
         return
     jobs = provide(remote, jobs)
     if len(jobs) > 1:
@@ -146,8 +147,9 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     reason = "the stack does not exist yet" if "no stack named" in rehearsal.reason else rehearsal.reason
     warn(f"yard: {rehearsal.notice}: {reason}")
     jobs = prepare(rehearsal.cluster)
-    lines = [*estimate_lines(rehearsal, jobs), *job_notes(jobs[0], rehearsal.cluster)]
-    show_files(jobs, as_json, {"estimate": estimate(rehearsal, jobs)}, lines)
+    lines = job_notes(jobs[0], rehearsal.cluster)
+    facts = {"estimate": estimate(rehearsal, jobs), "environment": lines}
+    show_files(jobs, as_json, facts, [*estimate_lines(rehearsal, jobs), *lines])
 
 
 @app.command(cls=AfterDashes)

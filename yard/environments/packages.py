@@ -147,21 +147,28 @@ class Addition:
         return file
 
     def _built(self, source: Path, folder: Path) -> Path:
-        """Build a wheel from a folder on this computer."""
-        self._uv("build", "--wheel", "--out-dir", str(folder), str(source))
+        """Build a wheel from a folder on this computer.
+
+        uv builds it from a source distribution, because a wheel that is built in the folder could contain files of
+        earlier builds.
+        """
+        self._uv("build", "--out-dir", str(folder), str(source))
         (wheel,) = folder.glob("*.whl")
         return wheel
 
     def _uv(self, *words: str) -> None:
-        common = ("--python", sys.executable, "--no-python-downloads", "--quiet", "--color", "never")
+        common = ("--python", sys.executable, "--no-python-downloads", "--no-progress", "--color", "never")
         command, variables = [uv_program(), *words, *common], {**os.environ, **_settings()}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
         if done.returncode == 0:
             return
-        # uv hides passwords in URLs.
-        cause = re.sub(r"\s*\n\s*cause: ", ": ", done.stderr.strip().partition("\nhint:")[0].strip())
-        cause = re.sub(r"\s+", " ", cause).replace(f"`{self.folder}/packages.in`", "`with`")
-        cause = cause.removeprefix("error: ").removeprefix("No solution found when resolving dependencies: ")
+        # The output of a build program precedes uv's message. uv hides passwords in URLs.
+        *log, message = re.split(r"(?m)^error: ", done.stderr.strip().partition("\nhint:")[0], maxsplit=1)
+        cause = re.sub(r"\s+", " ", re.sub(r"\s*\n\s*cause: ", ": ", message.strip()))
+        cause = cause.replace(f"`{self.folder}/packages.in`", "`with`")
+        cause = cause.removeprefix("No solution found when resolving dependencies: ")
+        if words[0] == "build" and "".join(log).strip():
+            cause = f"{cause}: {' '.join(log[0].strip().splitlines()[-3:])}"
         if _UNREACHABLE.search(done.stderr):
             fix = "check the network, and the settings of uv or pip on this computer"
             raise BuildError(f"packages: they were not resolved, because an index is unreachable: {cause}. Fix: {fix}")

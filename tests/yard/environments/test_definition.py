@@ -333,7 +333,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 MYLIB = """
+import tarfile
 import zipfile
+
+def build_sdist(folder, settings=None):
+    with tarfile.open(folder + "/mylib-1.0.tar.gz", "w:gz") as archive:
+        for name in ("pyproject.toml", "backend.py", "mylib.py"):
+            archive.add(name, "mylib-1.0/" + name)
+    return "mylib-1.0.tar.gz"
 
 def build_wheel(folder, settings=None, metadata=None):
     with zipfile.ZipFile(folder + "/mylib-1.0-py3-none-any.whl", "w") as archive:
@@ -346,7 +353,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 
 @pytest.mark.engine
-def test_packages_are_added_without_the_index(ssh: Program, index: Path, tmp_path: Path) -> None:
+def test_packages_are_added_without_the_index(ssh: Program, stack: FakeStack, index: Path, tmp_path: Path) -> None:
     folder, envs = tmp_path / "mylib", tmp_path / "shared" / "envs"
     folder.mkdir()
     build_system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -362,6 +369,10 @@ def test_packages_are_added_without_the_index(ssh: Program, index: Path, tmp_pat
         assert code == 0, err
         return {path.parent.name for path in envs.glob(f"*/{build.MARKER}")}
 
+    stack.program("ssh", 'head -c 4096 | bash -c "${!#}"')  # a connection that is lost
+    refused("submit", "train.py", "--env", "own.lock", "--with", "gamma")
+    assert list(envs.iterdir()) == []
+    stack.program("ssh", HERE)
     base, added = sorted(submit("gamma==1.0", "./mylib"))
     assert (base[:4], added[:9]) == ("own-", "own-plus-")
     assert f"{envs / added}\n".encode() in ssh.stdin
@@ -386,6 +397,10 @@ def test_packages_are_added_without_the_index(ssh: Program, index: Path, tmp_pat
     (folder / "mylib.py").touch()
     assert submit("./mylib", "gamma") == {base, added}
     assert submit("alpha") == {base, added}
+    session = json.loads(
+        printed("run", "--env", "own.lock", "--with", "gamma", "--with", "mylib/", "--json", "--", "x")
+    )
+    assert f"VIRTUAL_ENV={envs / added} " in session["argv"][-1]
     (folder / "mylib.py").write_text("VALUE = 2\n")
     assert len(submit("./mylib", "gamma==1.0")) == 3
     assert yard("env", "rm", "own")[0] == 0
@@ -433,9 +448,8 @@ def test_a_dry_run_resolves_packages(
     assert "Because gama was not found" in refused("submit", job, "--env", "wrong.txt", "--dry-run")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_CACHE_DIR", "other")
-    out = printed("submit", job, "--with", "gamma", "--dry-run")
-    assert "\n# packages: they were not resolved, because an index is unreachable: Failed to fetch: " in out
-    assert "packages resolved" not in out
+    (line,) = json.loads(printed("submit", job, "--with", "gamma", "--dry-run", "--json"))["environment"]
+    assert line.startswith("packages: they were not resolved, because an index is unreachable: Failed to fetch: ")
 
 
 @pytest.mark.engine
