@@ -40,9 +40,16 @@ def payload(text: str) -> None:
     _write(sys.stdout, shown + _RESET if "\x1b" in shown else shown)
 
 
-def say_json(value: Any) -> None:
-    """Print a JSON document on one line."""
-    _write(sys.stdout, json.dumps(value))
+def say_json(value: Any, version: int = 1) -> None:
+    """Print a JSON document on one line. The object, or each object of a list, contains the version of its format.
+
+    A list stays a list, because programs that read its elements would fail if an object contained the list.
+    """
+    if isinstance(value, list | tuple):
+        shown: Any = [{"version": version, **row} for row in value]
+    else:
+        shown = {"version": version, **value}
+    _write(sys.stdout, json.dumps(shown))
 
 
 def answer(text: str, facts: Any, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,11 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import trainyard.project
 from tests.architecture.modules import modules
-from tests.conftest import MakeProgram, Program
+from tests.conftest import ROOT, MakeProgram, Program
 from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Head, Node, dumped
 from yard.commands.cli import app
@@ -31,10 +34,55 @@ __all__ = ["MakeProgram", "Program"]
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
 
 
+SCHEMAS = ROOT / "yard" / "schemas"
+
+
 def yard(*words: str) -> tuple[int, str, str]:
-    """Run a command of yard. Return its exit code and what it prints on stdout and stderr."""
+    """Run a command of yard. Return its exit code and what it prints on stdout and stderr.
+
+    The output of a command with --json must have the format of the command's schema.
+    """
     result = CliRunner().invoke(app, list(words))
+    options = words[: words.index("--")] if "--" in words else words
+    if "--json" in options and (command := command_of(options)) != "schema" and result.exit_code != _WRONG_USAGE:
+        for line in result.stdout.splitlines():
+            validate(command, json.loads(line))
     return result.exit_code, result.stdout, result.stderr
+
+
+_WRONG_USAGE = 2
+
+
+def command_of(words: Sequence[str]) -> str:
+    """Return the words that name the command, for example "env ls"."""
+    group: Any = get_command(app)
+    found: list[str] = []
+    for word in words:
+        if word not in getattr(group, "commands", {}):
+            break
+        group = group.commands[word]
+        found.append(word)
+    return " ".join(found)
+
+
+def validate(command: str, document: Any) -> None:
+    """Check that a document has the format of a command's schema or that of an error, and no other keys."""
+    name = "error" if "error" in document else command.replace(" ", "-")
+    problem = best_match(_validator(name).iter_errors(document))
+    assert problem is None, f"yard {command} --json: {problem and problem.message}; see tools/documents.py: {document}"
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    def without_other_keys(value: Any) -> Any:
+        if isinstance(value, list):
+            return [without_other_keys(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        found = {key: without_other_keys(each) for key, each in value.items()}
+        return {**found, "additionalProperties": False} if isinstance(value.get("properties"), dict) else found
+
+    return Draft202012Validator(without_other_keys(json.loads((SCHEMAS / f"{name}.json").read_text())))
 
 
 def printed(*words: str) -> str:

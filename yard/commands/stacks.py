@@ -213,14 +213,24 @@ def checks(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def schema(as_json: Annotated[bool, typer.Option("--json", help="Print one line.")] = False) -> None:
-    """Print the JSON Schema of stack files (stacks/schema.json)."""
-    from components.stackfile.schema import stack_schema
-
-    if as_json:
-        say_json(stack_schema())
+def schema(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND...]", help="Print the schema of this command's --json.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line.")] = False,
+) -> None:
+    """Print the JSON Schema of stack files (stacks/schema.json), or of the document that a command prints."""
+    if command:
+        files = {file.stem: file for file in (Path(__file__).parents[1] / "schemas").glob("*.json")}
+        name = "-".join(command)
+        if name not in files:
+            raise typer.BadParameter(f"no schema for '{' '.join(command)}'; available: {', '.join(sorted(files))}")
+        found = json.loads(files[name].read_text())
     else:
-        say(json.dumps(stack_schema(), indent=1))
+        from components.stackfile.schema import stack_schema
+
+        found = stack_schema()
+    say(json.dumps(found, indent=None if as_json else 1))
 
 
 price_list = typer.Typer(name="prices", rich_markup_mode=None)

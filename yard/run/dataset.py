@@ -226,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
         fix = "free disk space or correct the permissions, and run the command again"
         sys.stderr.write(f"dataset: {error.filename or options.name}: {error.strerror}. Fix: {fix}.\n")
         return 1
-    sys.stdout.write(f"{json.dumps(facts) if options.json else _summary(options.name, facts)}\n")
+    sys.stdout.write(f"{json.dumps({'version': 1, **facts}) if options.json else _summary(options.name, facts)}\n")
     return 0
 
 

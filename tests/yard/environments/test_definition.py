@@ -167,7 +167,8 @@ def test_an_environment_is_built_listed_and_removed(ssh: Program, tmp_path: Path
     assert "yard: building environment own on yard-head; later jobs use the result\n" in err
     assert "  installing the packages\n" in err
     calls = len(ssh.calls)
-    assert yard("env", "build", "own.lock", "--json") == (0, json.dumps({"name": "own", "path": str(path)}) + "\n", "")
+    document = {"version": 1, "name": "own", "path": str(path)}
+    assert yard("env", "build", "own.lock", "--json") == (0, json.dumps(document) + "\n", "")
     assert len(ssh.calls) == calls + 1
     (listed,) = json.loads(yard("env", "ls", "--json")[1])
     assert (listed["folder"], listed["name"]) == (path.name, "own")

@@ -58,7 +58,7 @@ def head(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> Head:
 def test_an_operators_drain_names_the_operator(text: str, head: Head) -> None:
     rows = json.loads(printed("drain", FIRST, FIRST, "--reason", text, "--json"))
     reason = f"TY-gone--alice@laptop: {text}"
-    assert rows == [{"name": FIRST, "state": "drained", "reason": reason, "changed": True}]
+    assert rows == [{"version": 1, "name": FIRST, "state": "drained", "reason": reason, "changed": True}]
     assert head.lines == [f"drained|{reason}", "idle|none"]
     assert not is_own(reason)
     assert operator_in(reason) == "TY-gone--alice@laptop"

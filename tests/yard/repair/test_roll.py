@@ -284,7 +284,7 @@ def test_another_group_waits_for_the_unfinished_roll(site: Site) -> None:
 def test_the_plan_changes_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     show_plan(remote(), ONE, as_json=True)
     plan = json.loads(capsys.readouterr().out)
-    assert plan == {"group": "gpu", "pending": ["yard-gpu-0", "yard-gpu-1"], "first": ["yard-gpu-0"]}
+    assert plan == {"version": 1, "group": "gpu", "pending": ["yard-gpu-0", "yard-gpu-1"], "first": ["yard-gpu-0"]}
     assert site.events == []
 
 

@@ -405,7 +405,7 @@ def test_dry_run_prints_the_name_and_builds_nothing(stack: str, monkeypatch: pyt
     monkeypatch.setattr(bake, "bake", lambda *_, **__: pytest.fail("built"))
     name, dry_run = current_name(planned(stack, {}).plan), ("bake", "--stack", stack, "--dry-run")
     assert yard(*dry_run) == (0, f"{name}\n", "")
-    assert json.loads(printed(*dry_run, "--json")) == {"name": name, "baked_image": None}
+    assert json.loads(printed(*dry_run, "--json")) == {"version": 1, "name": name, "baked_image": None}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -369,7 +369,7 @@ def test_files_and_folders_are_copied_in_both_directions(
     printed("cp", "last:latest", "renamed.pt")
     printed("cp", "last:out dir", "folder")
     answer = json.loads(printed("cp", "7:", ".", "--json"))
-    assert answer == {"source": "7:", "target": f"{here}/{run_folder.name}"}
+    assert answer == {"version": 1, "source": "7:", "target": f"{here}/{run_folder.name}"}
     assert (here / "a[1] $x.pt").read_text() == (here / "renamed.pt").read_text() == "weights"
     assert names(here / "folder") == ["a1 $x.pt", "a[1] $x.pt"]
     assert not (here / run_folder.name / "secret").is_symlink(), "a link to a file outside the folder is not copied"
