@@ -99,7 +99,10 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(Document):
-    """The files of a job that was not submitted. `estimate` is null if the cluster exists."""
+    """The files of a job that was not submitted. `estimate` is null if the cluster exists.
+
+    `environment` contains sentences about the packages of the job.
+    """
 
     dry_run: Literal[True]
     name: str
@@ -108,6 +111,7 @@ class Rehearsal(Document):
     files: dict[str, str]
     code: dict[str, Any] = field(default_factory=dict)
     estimate: Estimate | None
+    environment: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +138,24 @@ class SessionCommands(Document):
 @dataclass(frozen=True, kw_only=True)
 class Argv(Document):
     argv: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notebook(Document):
+    """A job with JupyterLab: its address, and the ssh command that forwards a port to it."""
+
+    id: int
+    url: str
+    forward: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Editor(Document):
+    """The SSH host of a job, the file that defines it, and the command that opens VS Code."""
+
+    host: str
+    config: str
+    command: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,6 +491,7 @@ DOCUMENTS: Mapping[str, Any] = {
     "bench train": Benchmark,
     "cancel": Cancellation,
     "checks": list[Check],
+    "code": Editor,
     "cp": CopiedPath,
     "data synth": Dataset,
     "data verify": CheckedHosts | CheckedDataset,
@@ -486,12 +509,14 @@ DOCUMENTS: Mapping[str, Any] = {
     "logs": JobLog | LogLine | ListedJob,
     "new": NewProject,
     "nodes": list[Host] | list[HistoryRow],
+    "notebook": Notebook,
     "preview": Preview,
     "prices": list[Price],
     "prices update": list[ChangedPrice],
     "ps": list[ListedJob],
     "recipes": list[Recipe] | Recipe,
     "refresh": Refreshed,
+    "replace": RollPlan,
     "reproduce": PostPlan | PostResult,
     "resume": Resumption,
     "roll": RollPlan,

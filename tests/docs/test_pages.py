@@ -324,35 +324,81 @@ esac
 """A fake ssh for a cluster whose job has ended in the state $STATE."""
 
 
-Submit = Callable[..., subprocess.CompletedProcess[str]]
+Cluster = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def submit(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
+def stand_in(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a function that runs a command with a cluster whose job has ended in the given state."""
+    outputs = outputs_file(tmp_path / "outputs.json")
     program("ssh", ANSWERS)
     program("yard", f'exec {sys.executable} -m yard "$@"')
-    monkeypatch.setenv("TRAINYARD_OUTPUTS", str(outputs_file(tmp_path / "outputs.json")))
+    program("pip", "exit 0")
+    program("pulumi", f'case "$*" in *version*) echo v{version("pulumi")} ;; *output*) cat {outputs} ;; esac')
+    monkeypatch.setenv("TRAINYARD_OUTPUTS", str(outputs))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "train.py").write_text("print()\n")
 
-    def run(state: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(SUBMIT / "submit.py"), *words]
-        variables = os.environ | {"STATE": state}
-        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    def run(state: str, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"STATE": state} | variables
+        return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
 
     return run
 
 
-def test_the_example_awaits_a_job_and_fails_with_it(submit: Submit) -> None:
-    done = submit("COMPLETED", "hello")
-    lines = done.stdout.splitlines()
+@pytest.mark.parametrize("words", ["submit.py", "automation.py . local", "prefect_flow.py"])
+def test_the_example_awaits_a_job_and_fails_with_it(words: str, stand_in: Cluster) -> None:
+    """Prefect is not installed, so its example runs the function of the task without it."""
+    file, *first = words.split()
+    command = (sys.executable, str(SUBMIT / file), *first)
+    done = stand_in("COMPLETED", *command, "hello")
     assert done.returncode == 0, done.stderr
-    assert lines[0].startswith("job 12 in /shared/jobs/hello-")
-    assert lines[1:] == ["rank 0 of 1", "COMPLETED: every rank ended with exit code 0"]
-    done = submit("FAILED", "hello")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAILED: a rank failed with exit code 1")
-    done = submit("FAILED", "no-such-recipe")
+    assert re.search(
+        r"job 12 in /shared/jobs/hello-.*\nrank 0 of 1\nCOMPLETED: every rank ended with exit code 0\n", done.stdout
+    )
+    done = stand_in("FAILED", *command, "hello")
+    assert done.returncode == 1
+    assert "FAILED: a rank failed with exit code 1\n" in done.stdout
+    done = stand_in("FAILED", *command, "no-such-recipe")
     assert done.returncode == 1
     assert "recipe not found" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "failed", "result"),
+    [
+        ("COMPLETED", [], "COMPLETED: every rank ended with exit code 0"),
+        ("FAILED", ["Wait"], "FAILED: a rank failed with exit code 1"),
+    ],
+)
+def test_the_steps_of_the_workflow_run(
+    state: str, failed: list[str], result: str, stand_in: Cluster, tmp_path: Path
+) -> None:
+    values = {"secrets.TRAINYARD_OUTPUTS": (tmp_path / "outputs.json").read_text(), "inputs.nodes": "2"}
+    files = {name: tmp_path / name for name in ("GITHUB_ENV", "GITHUB_STEP_SUMMARY", "RUNNER_TEMP")}
+    files["RUNNER_TEMP"].mkdir()
+    (tmp_path / "GITHUB_ENV").touch()
+    broken: list[str] = []
+    printed = ""
+    steps = yaml.safe_load((SUBMIT / "train.yml").read_text())["jobs"]["train"]["steps"]
+    for step in (step for step in steps if "run" in step):
+        exported = dict(line.split("=", 1) for line in files["GITHUB_ENV"].read_text().splitlines())
+        runs = {None: not broken, "always() && env.JOB": "JOB" in exported, "cancelled() && env.JOB": False}
+        if not runs[step.get("if")]:
+            continue
+        own = {
+            name: values[text.removeprefix("${{ ").removesuffix(" }}")] for name, text in step.get("env", {}).items()
+        }
+        shell = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"])
+        done = stand_in(state, *shell, **{name: str(file) for name, file in files.items()}, **exported, **own)
+        printed += done.stdout
+        broken += [step["name"]] if done.returncode else []
+    assert broken == failed, printed
+    assert "rank 0 of 1\n" in printed
+    assert files["GITHUB_STEP_SUMMARY"].read_text() == f"{result} \n"
+    assert (files["RUNNER_TEMP"] / "outputs.json").stat().st_mode & 0o077 == 0
 
 
 def test_the_docs_list_every_key_of_a_job() -> None:
