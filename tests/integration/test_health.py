@@ -6,6 +6,7 @@ end, `yard heal` reboots a worker with a full disk or an Xid, and then replaces 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -128,6 +129,20 @@ def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     cluster.on(NODE, "sudo trainyard-health clear gpu-xid")
     wait_for_service(cluster)
     assert taken < 4 * XID_SECONDS, "the limit is four times the target, for loaded machines"
+
+
+def test_a_failed_job_names_the_fault_of_its_node(cluster: Project) -> None:
+    submitted = cluster.yard("submit", "--no-code", "--nodes", "2", "--json", "--", "sleep 90; exit 7").out
+    job = str(json.loads(submitted.splitlines()[-1])["id"])
+    state = f"squeue -h -j {job} -o %T"
+    wait_until("the job to run", 120, lambda: cluster.on(HEAD, state, check=False).strip() == "RUNNING")
+    cluster.as_root(NODE, "fallocate -l $(($(stat -f -c '%a * %S' /) - 100000000)) /var/filler")
+    ended = json.loads(cluster.yard("wait", job, "--json", check=False).out.splitlines()[-1])
+    cluster.on(NODE, "sudo rm /var/filler")
+    assert ended["state"] == "FAILED"
+    assert ended["node_fault"].startswith(f"{NODE} had the fault disk-full, ")
+    assert f"yard: {NODE} has had a fault for " in cluster.yard("logs", job).out
+    wait_for_service(cluster)
 
 
 def test_a_user_cannot_forge_an_xid(cluster: Project) -> None:
