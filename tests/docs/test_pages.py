@@ -341,6 +341,7 @@ def submit(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return run
 
 
+@pytest.mark.engine
 def test_the_example_awaits_a_job_and_fails_with_it(submit: Submit) -> None:
     done = submit("COMPLETED", "hello")
     lines = done.stdout.splitlines()
