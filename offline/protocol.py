@@ -202,10 +202,13 @@ def serve(build: Callable[[EngineLog, Stop], Plugin], arguments: list[str]) -> N
     """
     address = arguments[-1] if arguments and not arguments[-1].startswith("-") else ""
     plugin = build(EngineLog(address), Stop())
-    # Setting an Event in a signal handler can deadlock, because the main thread may hold its lock. A pipe cannot.
+    # The interpreter writes to the pipe as soon as a signal arrives. A handler can be too late: if the signal arrives
+    # just before `poll` blocks, or in another thread, the handler runs only after `poll` has returned.
     reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: os.write(writer, b"."))
+        signal.signal(number, lambda *_: None)
     limits = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=limits)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(plugin, server)

@@ -348,6 +348,7 @@ def stand_in(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return run
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("words", ["submit.py", "automation.py . local", "prefect_flow.py"])
 def test_the_example_awaits_a_job_and_fails_with_it(words: str, stand_in: Cluster) -> None:
     """Prefect is not installed, so its example runs the function of the task without it."""

@@ -154,11 +154,12 @@ class Project:
         return self.on(HEAD, f"squeue -h -j {job} -o %T 2>/dev/null || true").strip()
 
     def states(self) -> dict[str, str]:
-        lines = self.on(HEAD, "sinfo -h -N -o '%N %T'").split("\n")
+        # The connection for multiplexing can be older than Slurm on the head. Its sessions then lack SINFO_ALL.
+        lines = self.on(HEAD, "sinfo -a -h -N -o '%N %T'").split("\n")
         return dict(line.split() for line in lines if line.startswith("it-"))
 
     def shown(self, node: str) -> str:
-        return self.on(HEAD, f"sinfo -h -N -n {node} -o '%T|%E'").strip()
+        return self.on(HEAD, f"sinfo -a -h -N -n {node} -o '%T|%E'").strip()
 
     def in_service(self, node: str) -> bool:
         return self.shown(node).startswith(("idle|", "mixed|"))

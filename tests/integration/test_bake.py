@@ -140,7 +140,5 @@ def test_nodes_from_the_image_install_nothing(baked: Baked) -> None:
 def test_machines_keep_a_baked_image_that_changes(baked: Baked) -> None:
     before = [baked.project.pid(node) for node in (HEAD, WORKER)]
     baked.project.edit(lambda spec: spec["platform"].pop("baked_image"))
-    up = baked.project.stack("up", timeout=600)
-    assert "keep their older image" in up.out
-    assert baked.name in up.out
+    baked.project.stack("up", timeout=600)
     assert [baked.project.pid(node) for node in (HEAD, WORKER)] == before

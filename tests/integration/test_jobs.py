@@ -96,9 +96,7 @@ def test_python_file_trains_on_two_nodes(cluster: Project, project: Path) -> Non
     log = cluster.yard("logs", str(job)).out
     assert log.startswith(f"yard: commit {commit[:12]} with changes\n")
     assert "mine ['--lr', '1e-4'] rank 0 of 2 sum 3.0" in log
-    row = next(row for row in cluster.yard_json("ps") if row["id"] == job)
-    assert (row["commit"], row["modified"]) == (commit, True)
-    run = row["run_dir"]
+    run = next(row["run_dir"] for row in cluster.yard_json("ps") if row["id"] == job)
     listed = cluster.yard("ssh", "--", f"ls -A {run}/code; stat -c %a {run}; cat {run}/snapshot.json").out
     assert ".env" not in listed.split("{")[0].split()
     assert "700" in listed

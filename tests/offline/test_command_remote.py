@@ -326,6 +326,24 @@ def test_a_signal_ends_the_plugin_and_its_connections(
     wait_until(lambda: closed in sshd.log.read_text())
 
 
+def test_a_signal_in_another_thread_ends_the_plugin() -> None:
+    """The main thread blocks the signal, so that another thread receives it and `poll` is not interrupted."""
+    code = (
+        "import signal, threading, time; from offline.command.plugin import main\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+        "main('command', [])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+
+
 def test_the_plugin_ends_when_its_input_closes(started: Start) -> None:
     process, _ = started()
     assert process.stdin

@@ -152,14 +152,15 @@ def load_job(
     problems += _smoke_problems(small, wanted=smoke)
     if smoke and isinstance(small, dict):
         raw = {key: value for key, value in {**raw, **small}.items() if value is not None or key not in small}
-    if not problems:
-        return check_job(job, path.parent, {**raw, **overrides}, env, args)
-    if raw:
+    checked = None
+    if raw or not problems:
         try:
-            check_job(job, path.parent, {**raw, **overrides}, env, args)
+            checked = check_job(job, path.parent, {**raw, **overrides}, env, args)
         except JobFileError as error:
             problems += error.problems
-    raise JobFileError(job, problems)
+    if problems or checked is None:
+        raise JobFileError(job, problems)
+    return checked
 
 
 def check_job(

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -240,15 +241,22 @@ def environment(*, required: bool = False) -> dict[str, str]:
             raise StackError(f"{setup} does not exist. Fix: run `make setup` first")
         # If Pulumi.yaml names no virtual environment, Pulumi starts the first python3 on PATH.
         return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
-    command = ["/bin/bash", "-c", '. "$1" && /usr/bin/env -0', "bash", str(setup)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise StackError(f"{setup} cannot be read: {done.stderr.strip()}; run `make setup` again")
-    found = dict(entry.partition("=")[::2] for entry in done.stdout.split("\0") if entry)
+    version = setup.stat()
+    found = dict(_sourced(setup, (version.st_mtime_ns, version.st_size), frozenset(os.environ.items())))
     if not is_chosen(os.environ):
         return found
     kept = {name: os.environ[name] for name in _OF_THE_BACKEND if name in os.environ}
     return {name: value for name, value in found.items() if name not in _OF_THE_BACKEND} | kept
+
+
+@lru_cache(maxsize=1)
+def _sourced(setup: Path, version: tuple[int, int], variables: frozenset[tuple[str, str]]) -> Mapping[str, str]:
+    """Return the environment after bash has read `setup`. It is stored until an argument changes."""
+    command = ["/bin/bash", "-c", '. "$1" && /usr/bin/env -0', "bash", str(setup)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(variables))
+    if done.returncode:
+        raise StackError(f"{setup} cannot be read: {done.stderr.strip()}; run `make setup` again")
+    return dict(entry.partition("=")[::2] for entry in done.stdout.split("\0") if entry)
 
 
 def run(

@@ -23,7 +23,7 @@ from yard.job.placement import place
 from yard.run.jobs import node_faults
 from yard.run.query import FIELDS
 from yard.run.queue import Job as Listed
-from yard.run.runner.agent import marked
+from yard.run.runner.agent import marked, sweep
 from yard.run.script import render_files
 
 PATIENCE = 40.0
@@ -183,6 +183,39 @@ def test_ranks_end_when_the_runner_is_killed(make: MakeJob) -> None:
     job = make(job_file("orphan", BEATING)).submit().up(0)
     os.kill(job.state["runner"]["pid"], signal.SIGKILL)
     job.until(lambda: job.pids() == [], 10)
+
+
+def test_ranks_end_when_the_agent_has_lost_the_head(tmp_path: Path) -> None:
+    """The head closes the connection while the node is frozen, so the agent cannot write to stderr either."""
+    (tmp_path / "job.sh").write_text("echo up\nexec sleep 60\n")
+    environment = {"RUN_DIR": str(tmp_path), "RESTART_COUNT": "0", "YARD_NODE": f"{tmp_path}@a"}
+    mark = f"YARD_NODE={tmp_path}@a"
+    request = {
+        "env": environment,
+        "mark": mark,
+        "ranks": [[0, 0]],
+        "node_rank": 0,
+        "lease_seconds": 0.5,
+        "heartbeat_seconds": None,
+        "leaves": False,
+    }
+    command = [sys.executable, "-m", "yard.run.runner", "agent", str(tmp_path / "verdict")]
+    agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert agent.stdin
+    assert agent.stdout
+    assert agent.stderr
+    agent.stdin.write(json.dumps(request).encode() + b"\n")
+    agent.stdin.flush()
+    try:
+        assert agent.stderr.readline() == b"up\n"
+        agent.stdout.close()
+        agent.stderr.close()
+        assert agent.wait(20) == 0
+        assert list(marked([mark])) == []
+    finally:
+        sweep([mark])
+        agent.kill()
+        agent.stdin.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

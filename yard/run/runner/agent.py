@@ -82,16 +82,18 @@ class Agent:
         if self.request["env"]["RESTART_COUNT"] != "0" and (found := sweep([self.request["mark"]])):
             self.report(event="swept", count=found)
         self.remove_containers()
-        for rank, local in self.request["ranks"]:
-            self.start(rank, local)
-        with selectors.DefaultSelector() as selector:
-            selector.register(0, selectors.EVENT_READ)
-            os.set_blocking(0, False)
-            while not self.leaving:
-                if selector.select(TICK):
-                    self.receive()
-                self.check_tasks()
-        self.leave()
+        try:
+            for rank, local in self.request["ranks"]:
+                self.start(rank, local)
+            with selectors.DefaultSelector() as selector:
+                selector.register(0, selectors.EVENT_READ)
+                os.set_blocking(0, False)
+                while not self.leaving:
+                    if selector.select(TICK):
+                        self.receive()
+                    self.check_tasks()
+        finally:
+            self.leave()
 
     def start(self, rank: int, local: int) -> None:
         self.tasks[rank] = subprocess.Popen(
@@ -140,8 +142,11 @@ class Agent:
             self.check_heartbeats()
             self.check_health()
         if now - self.last_received > self.request["lease_seconds"]:
-            sys.stderr.write(f"yard: no message from the head for {self.request['lease_seconds']} s; stopping tasks\n")
             self.leaving = True
+            text = f"yard: no message from the head for {self.request['lease_seconds']} s; stopping tasks\n"
+            # If this node was frozen, the head has closed the connection, so that writing to stderr fails.
+            with suppress(OSError):
+                os.write(2, text.encode())
 
     def check_heartbeats(self) -> None:
         limit = self.request["heartbeat_seconds"]
