@@ -62,11 +62,11 @@ class User:
         self.more: dict[str, str] = {}
         """More environment variables."""
         venv.create(self.environment, symlinks=True)
-        (packages,) = self.environment.glob("lib/python*/site-packages")
+        (self.packages,) = self.environment.glob("lib/python*/site-packages")
         # Python does not read .pth files in folders that a .pth file adds, so the editable installation of this
         # repository has no effect.
-        (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        forbid(packages, "asyncssh", "hypothesis", "jsonschema", "requests")  # only for development
+        (self.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        forbid(self.packages, "asyncssh", "hypothesis", "jsonschema", "requests")  # only for development
 
     def install(self, wheel: Path) -> None:
         """Install the wheel, without its dependencies, in place of another version."""
