@@ -81,6 +81,12 @@ def one_drains(slurm: Slurm) -> Answer:
     return 1, "Required node not available (down, drained or reserved)"
 
 
+def a_person_drains_one(slurm: Slurm) -> Answer:
+    answer = one_drains(slurm)
+    slurm.drained = "a-1 drained new disk\n"
+    return answer
+
+
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
@@ -89,6 +95,7 @@ def one_drains(slurm: Slurm) -> Answer:
         ([job_is_pending, succeeds], None),
         ([fails], "srun on partition gpu failed (exit 1):\nsrun: error\n"),
         ([one_drains], "\n  a-1 is drained: TY:clock-offset: the clock differs by 12 s. Fix: correct the fault."),
+        ([a_person_drains_one], "new disk. Fix: correct the cause, then run `yard undrain a-1`"),
     ],
 )
 def test_nodes_pass_if_a_task_starts_or_jobs_use_them(
@@ -97,7 +104,7 @@ def test_nodes_pass_if_a_task_starts_or_jobs_use_them(
     slurm = Slurm(*tasks)
     monkeypatch.setattr(gate.program, "run", slurm)
     progress = Progress()
-    found = gate.program.check_slurm(WORKERS, 0.01 if tasks == [one_drains] else 5, progress)
+    found = gate.program.check_slurm(WORKERS, 0.01 if tasks[-1] in {one_drains, a_person_drains_one} else 5, progress)
     assert bool(found) is bool(message)
     assert (message or "") in (found or "")
     assert slurm.srun == []

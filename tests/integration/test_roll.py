@@ -89,7 +89,7 @@ def new_image(cluster: Project) -> Iterator[str]:
 
 def start_roll(cluster: Project, *until: str) -> subprocess.Popen[str]:
     """Start a roll, and wait for a line that contains one of the texts."""
-    roll = cluster.start("python", "-m", "yard", "roll", "gpu", "--checkpoint")
+    roll = cluster.start("python", "-m", "yard", "roll", "gpu", "--yes", "--checkpoint")
     assert roll.stdout
     for line in roll.stdout:
         if any(text in line for text in until):
@@ -113,7 +113,7 @@ def test_a_group_is_replaced_under_a_checkpointing_job(cluster: Project, new_ima
     roll.communicate(timeout=300)
     assert roll.returncode != 0
 
-    done = cluster.yard("roll", "gpu", "--checkpoint", timeout=900)
+    done = cluster.yard("roll", "gpu", "--yes", "--checkpoint", timeout=900)
     assert "all 2 nodes in group gpu are replaced and in service" in done.out
     assert not set(before) & set(machine_ids(cluster))
     assert cluster.on(WORKERS[0], "tail -1 /usr/local/lib/trainyard/bootstrap").strip() == ": another version"
@@ -141,7 +141,7 @@ def test_a_killed_roll_is_continued(cluster: Project, pulumi_too: bool) -> None:
         # The fixture cannot remove the machines while pulumi uses the stack.
         end_session(pulumi)
 
-    done = cluster.yard("roll", "gpu", "--checkpoint", timeout=900)
+    done = cluster.yard("roll", "gpu", "--yes", "--checkpoint", timeout=900)
     assert "finishing the interrupted replacement of it-gpu-0" in done.out
     assert "all 2 nodes in group gpu are replaced and in service" in done.out
     assert not set(before) & set(machine_ids(cluster))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from yard.commands import completion
 from yard.commands.options import JsonOption, OutputsOption, StackOption, admin_of, operator_of, remote_of
 
-app = typer.Typer(rich_markup_mode=None)
+if TYPE_CHECKING:
+    from yard.repair.roll import RollRequest
+    from yard.stack.remote import Remote
 
+app = typer.Typer(rich_markup_mode=None)
 
 NodesArgument = Annotated[
     list[str], typer.Argument(metavar="NODE...", autocompletion=completion.hosts, help="Names of workers.")
@@ -23,6 +26,11 @@ CheckpointOption = Annotated[
     bool,
     typer.Option("--checkpoint", help="Signal the jobs on drained nodes to write a checkpoint, and requeue them."),
 ]
+AbandonOption = Annotated[
+    bool, typer.Option("--abandon", help="Return drained nodes to service and end an unfinished replacement.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the steps without changing anything.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @app.command()
@@ -66,10 +74,9 @@ def roll(
     ] = 1,
     timeout: TimeoutOption = None,
     checkpoint: CheckpointOption = False,
-    abandon: Annotated[
-        bool, typer.Option("--abandon", help="Return drained nodes to service and end an unfinished roll.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the nodes without changing anything.")] = False,
+    abandon: AbandonOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
@@ -78,24 +85,12 @@ def roll(
 
     New machines use the user-data and the image of this version. The same command continues an interrupted roll.
     """
-    from yard.repair import roll as rolls
+    from yard.repair.roll import RollRequest
 
     remote = operator_of(context, stack, "yard roll")
-    request = rolls.RollRequest(
-        group=group,
-        max_unavailable=max_unavailable,
-        idle_seconds=None if timeout is None else timeout * 60,
-        checkpoint=checkpoint,
-    )
-    if as_json and not dry_run:
-        raise typer.BadParameter("add --dry-run, because a roll prints output from pulumi", param_hint="--json")
-    if abandon:
-        rolls.abandon(remote)
-        return
-    if dry_run:
-        rolls.show_plan(remote, request, as_json)
-        return
-    raise typer.Exit(rolls.run_roll(remote, request))
+    seconds = None if timeout is None else timeout * 60
+    request = RollRequest(target=group, max_unavailable=max_unavailable, idle_seconds=seconds, checkpoint=checkpoint)
+    _replace(remote, request, abandon=abandon, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command()
@@ -104,11 +99,9 @@ def replace(
     node: Annotated[str, typer.Argument(metavar="NODE", autocompletion=completion.hosts, help="Name of a worker.")],
     timeout: TimeoutOption = None,
     checkpoint: CheckpointOption = False,
-    abandon: Annotated[
-        bool, typer.Option("--abandon", help="Return the drained node to service and end an unfinished replacement.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the steps without changing anything.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    abandon: AbandonOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
@@ -117,14 +110,19 @@ def replace(
 
     The same command continues an interrupted replacement.
     """
-    from yard.repair import roll as rolls
+    from yard.repair.roll import RollRequest
 
     remote = operator_of(context, stack, "yard replace")
-    request = rolls.request_for(
-        remote, node, idle_seconds=None if timeout is None else timeout * 60, checkpoint=checkpoint
-    )
+    seconds = None if timeout is None else timeout * 60
+    request = RollRequest(verb="replace", target=node, idle_seconds=seconds, checkpoint=checkpoint)
+    _replace(remote, request, abandon=abandon, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def _replace(remote: Remote, request: RollRequest, *, abandon: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    from yard.repair import roll as rolls
+
     if as_json and not dry_run:
-        raise typer.BadParameter("add --dry-run, because a replacement prints output from pulumi", param_hint="--json")
+        raise typer.BadParameter("add --dry-run, because pulumi prints its output", param_hint="--json")
     if abandon:
         rolls.abandon(remote)
         return
@@ -134,7 +132,7 @@ def replace(
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter("add --yes, because there is no terminal to ask for confirmation")
     if not yes:
-        typer.confirm(f"Replace {node}?", abort=True)
+        typer.confirm("Replace these machines?", abort=True)
     raise typer.Exit(rolls.run_roll(remote, request))
 
 

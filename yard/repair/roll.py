@@ -8,11 +8,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from trainyard import project
 from trainyard.errors import StackError
 from trainyard.faults import ROLL, fault, is_free, is_in_service, is_own
-from trainyard.outputs import Cluster
+from trainyard.outputs import Cluster, Node
 from yard.repair.drain import States, update
 from yard.run.schedulers import Slurm
 from yard.show import INTERRUPTED, say, say_json, warn
@@ -29,36 +30,39 @@ _SERVICE_SECONDS = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class RollRequest:
-    """The arguments of `yard roll` or, if `node` is set, of `yard replace`.
+    """The arguments of `yard roll GROUP` or `yard replace NODE`.
 
     `idle_seconds` limits the wait for a batch's jobs, unless it is None.
     """
 
-    group: str
-    node: str = ""
-    max_unavailable: int
+    verb: Literal["roll", "replace"] = "roll"
+    target: str
+    max_unavailable: int = 1
     idle_seconds: float | None = None
     checkpoint: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that continues this roll."""
+        return f"yard {self.verb} {self.target}"
+
+    def nodes(self, cluster: Cluster) -> list[Node]:
+        """Return the nodes to replace. The list is empty if the target does not exist or is the head."""
+        return [node for node in cluster.nodes if self.target == (node.group if self.verb == "roll" else node.name)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roll:
-    """The record of a group's unfinished roll. The next `yard roll` continues from this record.
+    """The record of an unfinished roll. The same command continues from this record.
 
     `keys` maps each node to its SSH host key before the roll. Every new machine creates its own key, so a node counts
     as replaced if its key in the stack's outputs has changed. The outputs change only after `pulumi up` has checked the
     new nodes. `replacing` maps the nodes of an unfinished `pulumi up` to the creation times of their old machines.
     """
 
-    group: str
-    node: str = ""
+    command: str
     keys: Mapping[str, str]
     replacing: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def command(self) -> str:
-        """The command that continues this roll."""
-        return f"yard replace {self.node}" if self.node else f"yard roll {self.group}"
 
     def pending(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the nodes that have not been replaced, in the order of the outputs."""
@@ -80,26 +84,6 @@ class HoldingJob:
     line: str
 
 
-def request_for(remote: Remote, node: str, *, idle_seconds: float | None, checkpoint: bool) -> RollRequest:
-    """Return the request to replace one node. Raises StackError if the node is unknown or is the head."""
-    cluster = remote.stack.cluster
-    groups = {known.name: known.group for known in cluster.nodes}
-    if node == cluster.head.name:
-        raise StackError(
-            f"{node} is the head, and its replacement interrupts all jobs, so yard does not replace it. Fix: wait "
-            "until `yard ps` lists no jobs, then run `pulumi up --replace URN` (docs/health.md, section By hand)"
-        )
-    if node not in groups:
-        raise StackError(f"no worker has the name {node}; the workers are {', '.join(groups)}; nothing was changed")
-    return RollRequest(
-        group=groups[node],
-        node=node,
-        max_unavailable=len(groups),
-        idle_seconds=idle_seconds,
-        checkpoint=checkpoint,
-    )
-
-
 def record_of(remote: Remote) -> Path:
     """Return the path of the file that records the stack's roll."""
     return project.state() / "roll" / f"{remote.stack.name.replace('/', '-')}.json"
@@ -111,9 +95,8 @@ def read_roll(remote: Remote, request: RollRequest) -> Roll:
     try:
         return Roll(**json.loads(file.read_text()))
     except FileNotFoundError:
-        nodes = [node for node in remote.stack.cluster.nodes if node.group == request.group]
-        keys = {node.name: node.host_key for node in nodes if request.node in {"", node.name}}
-        return Roll(group=request.group, node=request.node, keys=keys)
+        keys = {node.name: node.host_key for node in request.nodes(remote.stack.cluster)}
+        return Roll(command=request.command, keys=keys)
     except (ValueError, TypeError):
         raise StackError(
             f"the record of an unfinished roll, {file}, cannot be read. Fix: remove it, and check with `yard nodes` "
@@ -145,31 +128,30 @@ def parse_jobs(text: str) -> list[HoldingJob]:
 
 
 def show_plan(remote: Remote, request: RollRequest, as_json: bool) -> None:
-    """Print the nodes that would be replaced, and the first batch."""
+    """Print the nodes that would be replaced, the first batch, and the steps."""
     roll = read_roll(remote, request)
     _check(remote, request, roll)
     pending = roll.pending(remote.stack.cluster)
-    states = _states(remote)
+    states = Slurm().nodes(remote)
     batch = next_batch(pending, roll.keys, states, request.max_unavailable)
     if as_json:
-        say_json({"group": request.group, "pending": pending, "first": batch})
+        say_json({"group": request.nodes(remote.stack.cluster)[0].group, "pending": pending, "first": batch})
         return
-    if request.node:
-        state, reason = states.get(request.node, ("unknown", ""))
-        lines = [job.line for job in _jobs(remote, [request.node])]
-        stays = not is_in_service(state) and not is_own(reason)
-        say(f"{request.node} ({state}{f': {reason}' if reason else ''}) gets a new machine. Its local files are lost.")
-        say(f"  1. drain the node and wait for its jobs: {'; '.join(lines) or 'none'}")
-        say("  2. `pulumi up` with --replace for this machine, with the user-data and the image of this version")
-        say(f"  3. the node {'stays drained until `yard undrain`' if stays else 'returns to service after its tests'}")
-        return
-    say(f"{len(pending)} nodes in group {request.group} would be replaced: {', '.join(pending)}")
-    say(f"first: {', '.join(batch) or 'none, because too many other nodes are out of service'}")
+    found = {name: states.get(name, ("unknown", "")) for name in pending}
+    shown = ", ".join(f"{name} ({state}{f': {reason}' if reason else ''})" for name, (state, reason) in found.items())
+    stay = [name for name, (state, reason) in found.items() if not is_in_service(state) and not is_own(reason)]
+    jobs = "; ".join(job.line for job in _jobs(remote, batch)) if batch else ""
+    first = ", ".join(batch) or "none, because too many other nodes are out of service"
+    kept = f". Until `yard undrain`, these stay drained: {', '.join(stay)}" if stay else ""
+    say(f"these nodes get new machines, and lose their local files: {shown or 'none'}")
+    say(f"  1. drain the first nodes ({first}), and wait for their jobs: {jobs or 'none'}")
+    say("  2. `pulumi up` with --replace for these machines, with the user-data and the image of this version")
+    say(f"  3. return the nodes to service after their tests, and continue with the next nodes{kept}")
 
 
 def abandon(remote: Remote) -> None:
     """Resume the nodes that a roll has drained, and remove its record."""
-    drained = [name for name, (_, reason) in _states(remote).items() if reason.startswith(ROLL)]
+    drained = [name for name, (_, reason) in Slurm().nodes(remote).items() if reason.startswith(ROLL)]
     if drained:
         update(remote, drained, "state=resume")
         say(f"returned to service: {', '.join(drained)}")
@@ -191,7 +173,7 @@ def run_roll(remote: Remote, request: RollRequest) -> int:
                 return code
         while pending := roll.pending(remote.stack.cluster):
             say(f"{total - len(pending)} of {total} nodes are replaced")
-            batch = next_batch(pending, roll.keys, _states(remote), request.max_unavailable)
+            batch = next_batch(pending, roll.keys, Slurm().nodes(remote), request.max_unavailable)
             if not batch:
                 raise StackError(_too_many(remote, roll, request))
             _drain(remote, batch, request)
@@ -207,20 +189,19 @@ def run_roll(remote: Remote, request: RollRequest) -> int:
         )
         return INTERRUPTED
     file.unlink(missing_ok=True)
-    say(f"{request.node or f'all {total} nodes in group {request.group}'}: replaced")
+    say(f"`{roll.command}` has replaced {total} of {total} nodes")
     return 0
 
 
 def _check(remote: Remote, request: RollRequest, roll: Roll) -> None:
     cluster = remote.stack.cluster
-    groups = sorted({node.group for node in cluster.nodes})
     problems = []
-    if request.group not in groups:
-        problems.append(f"there is no group '{request.group}'; the groups are {', '.join(groups)}")
-    elif (request.group, request.node) != (roll.group, roll.node):
+    if not request.nodes(cluster):
+        problems.append(_unknown(request, cluster))
+    elif request.command != roll.command:
         problems.append(
-            f"the roll of {roll.node or f'group {roll.group}'} is not finished; finish it with `{roll.command}`, or "
-            f"return its nodes to service with `{roll.command} --abandon`"
+            f"`{roll.command}` is not finished; finish it, or return its nodes to service with `{roll.command} "
+            "--abandon`"
         )
     if cluster.provider == "hosts":
         problems.append(
@@ -232,24 +213,33 @@ def _check(remote: Remote, request: RollRequest, roll: Roll) -> None:
             "without Slurm, nodes cannot be drained; wait until no jobs are running (`yard ps`), then run `pulumi up` "
             "with --replace and the URNs of the machines"
         )
-    if remote.stack.outputs is not None:
-        problems.append("a roll runs `pulumi up`, so it needs Pulumi's backend instead of --outputs")
     if problems:
         raise StackError("; ".join(problems) + "; nothing was changed")
 
 
+def _unknown(request: RollRequest, cluster: Cluster) -> str:
+    if request.verb == "roll":
+        groups = sorted({node.group for node in cluster.nodes})
+        return f"there is no group '{request.target}'; the groups are {', '.join(groups)}"
+    if request.target == cluster.head.name:
+        return (
+            f"{request.target} is the head, and its replacement interrupts all jobs; wait until `yard ps` lists no "
+            "jobs, then run `pulumi up --replace URN` (docs/health.md, section By hand)"
+        )
+    return f"no worker has the name {request.target}; the workers are {', '.join(node.name for node in cluster.nodes)}"
+
+
 def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None:
     """Drain the nodes and wait until they run no jobs. Raises StackError if the wait exceeds the time limit."""
-    states = _states(remote)
+    states = Slurm().nodes(remote)
     # A node that somebody else has drained keeps its reason, and stays out of service after its replacement.
     if ours := [name for name in batch if name not in states or is_in_service(states[name][0])]:
         update(remote, ours, "state=drain", f"reason={ROLL}")
     say(f"drained: {', '.join(batch)}")
-    command = Roll(group=request.group, node=request.node, keys={}).command
     deadline = None if request.idle_seconds is None else time.monotonic() + request.idle_seconds
     signalled: set[str] = set()
     shown: list[str] = []
-    while not all(is_free(_states(remote).get(name, ("unknown", ""))[0]) for name in batch):
+    while not all(is_free(Slurm().nodes(remote).get(name, ("unknown", ""))[0]) for name in batch):
         jobs = _jobs(remote, batch)
         lines = [job.line for job in jobs]
         if lines and lines != shown:
@@ -264,8 +254,8 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
         if deadline is not None and time.monotonic() > deadline:
             raise StackError(
                 f"{', '.join(batch)} still run jobs after {request.idle_seconds:.0f} s: {'; '.join(lines)}. The nodes "
-                f"stay drained. Fix: run `{command}` again later or with --checkpoint, or cancel the jobs; "
-                f"`{command} --abandon` returns the nodes to service"
+                f"stay drained. Fix: run `{request.command}` again later or with --checkpoint, or cancel the jobs; "
+                f"`{request.command} --abandon` returns the nodes to service"
             )
         time.sleep(_POLL_SECONDS)
 
@@ -310,7 +300,7 @@ def _replace(remote: Remote, file: Path, roll: Roll) -> int:
 def _wait_for_service(remote: Remote, batch: Collection[str]) -> None:
     deadline = time.monotonic() + _SERVICE_SECONDS
     while True:
-        states = _states(remote)
+        states = Slurm().nodes(remote)
         # On a new machine, the health service clears the reason of a fault when its checks have passed.
         reasons = {name: states.get(name, ("", ROLL))[1] for name in batch}
         waiting = [name for name, reason in reasons.items() if reason == ROLL or (is_own(reason) and fault(reason))]
@@ -332,7 +322,7 @@ def _wait_for_service(remote: Remote, batch: Collection[str]) -> None:
 
 
 def _too_many(remote: Remote, roll: Roll, request: RollRequest) -> str:
-    states = _states(remote)
+    states = Slurm().nodes(remote)
     out = [
         f"{name} ({state}: {reason})"
         for name in roll.keys
@@ -340,10 +330,6 @@ def _too_many(remote: Remote, roll: Roll, request: RollRequest) -> str:
         if not is_in_service(state)
     ]
     return (
-        f"--max-unavailable is {request.max_unavailable}, and these nodes in group {roll.group} are out of service: "
+        f"--max-unavailable is {request.max_unavailable}, and these nodes are out of service: "
         f"{', '.join(out)}. Fix: repair them, or use a larger --max-unavailable"
     )
-
-
-def _states(remote: Remote) -> States:
-    return Slurm().nodes(remote)

@@ -25,7 +25,7 @@ from yard.stack.load import load_stack
 from yard.stack.remote import Remote
 from yard.stack.workspace import Machine, machines, replace_machines, wait_for_pulumi
 
-ONE = RollRequest(group="gpu", max_unavailable=1)
+ONE = RollRequest(target="gpu")
 
 
 @dataclass
@@ -207,19 +207,22 @@ def test_a_node_drained_by_an_operator_stays_drained(site: Site, capsys: pytest.
     assert "yard-gpu-1 has a new machine, but stays 'drained' for another reason: bad cable" in capsys.readouterr().err
 
 
-def test_one_node_is_replaced_on_confirmation(site: Site) -> None:
-    site.jobs["7"] = "yard-gpu-1"
+@pytest.mark.parametrize(
+    ("words", "names"), [(("replace", "yard-gpu-1"), ["yard-gpu-1"]), (("roll", "gpu"), ["yard-gpu-0", "yard-gpu-1"])]
+)
+def test_machines_are_replaced_on_confirmation(words: tuple[str, ...], names: list[str], site: Site) -> None:
+    site.jobs["7"] = names[0]
     site.at_poll = site.jobs.clear
-    command = ("replace", "yard-gpu-1", "--stack", "local")
-    assert yard(*command)[0] == 2, "no terminal can confirm it"
-    out = printed(*command, "--dry-run")
-    assert "yard-gpu-1 (idle) gets a new machine" in out
-    assert "wait for its jobs: 7 (train) of trainer" in out
+    assert yard(*words)[0] == 2, "no terminal can confirm it"
+    out = printed(*words, "--dry-run")
+    idle = ", ".join(f"{name} (idle)" for name in names)
+    assert f"these nodes get new machines, and lose their local files: {idle}\n" in out
+    assert f"drain the first nodes ({names[0]}), and wait for their jobs: 7 (train) of trainer" in out
     assert actions(site) == []
-    printed(*command, "--yes")
-    drain = "scontrol update nodename=yard-gpu-1 state=drain reason=TY:roll"
-    assert actions(site) == [drain, "up yard-gpu-1 forced"]
-    assert site.states["yard-gpu-1"] == ("idle", "")
+    printed(*words, "--yes")
+    drain = "scontrol update nodename={} state=drain reason=TY:roll"
+    assert actions(site) == [text for name in names for text in (drain.format(name), f"up {name} forced")]
+    assert {state for state, _ in site.states.values()} == {"idle"}
 
 
 def test_a_failed_replacement_is_continued_by_the_same_command(site: Site) -> None:
@@ -227,7 +230,7 @@ def test_a_failed_replacement_is_continued_by_the_same_command(site: Site) -> No
     code, _, err = yard("replace", "yard-gpu-0", "--yes")
     assert code == 255
     assert "run `yard replace yard-gpu-0` to continue" in err
-    assert "the roll of yard-gpu-0 is not finished; finish it with `yard replace yard-gpu-0`" in refused("roll", "gpu")
+    assert "`yard replace yard-gpu-0` is not finished; finish it" in refused("roll", "gpu")
     site.up_code = 0
     printed("replace", "yard-gpu-0", "--yes")
     assert actions(site)[-1] == "up yard-gpu-0 unforced"
@@ -249,9 +252,7 @@ def test_a_replaced_node_returns_unless_an_operator_drained_it(reason: str, fina
     code, out, err = yard("replace", "yard-gpu-1", "--yes")
     assert code == 0, err
     assert site.states["yard-gpu-1"][0] == final
-    assert (
-        ("run `yard undrain yard-gpu-1`" in err) is ("stays drained until `yard undrain`" in out) is bool("@" in reason)
-    )
+    assert ("run `yard undrain yard-gpu-1`" in err) is ("these stay drained: yard-gpu-1" in out) is bool("@" in reason)
 
 
 def test_machines_that_cannot_be_replaced_are_refused(site: Site) -> None:
@@ -266,7 +267,7 @@ def test_all_problems_are_reported_before_any_change(site: Site) -> None:
     site.cluster = replace(site.cluster, provider="hosts", scheduler="none")
     site.stack.deploy(site.cluster)
     with pytest.raises(StackError) as caught:
-        run_roll(remote(), replace(ONE, group="cpu"))
+        run_roll(remote(), replace(ONE, target="cpu"))
     for part in ("no group 'cpu'", "existing hosts", "without Slurm", "nothing was changed"):
         assert part in str(caught.value)
     assert site.events == []
@@ -277,8 +278,8 @@ def test_another_group_waits_for_the_unfinished_roll(site: Site) -> None:
     run_roll(remote(), ONE)
     nodes = (*site.cluster.nodes, replace(site.cluster.nodes[0], name="yard-cpu-0", group="cpu"))
     site.stack.deploy(replace(site.cluster, nodes=nodes))
-    with pytest.raises(StackError, match="the roll of group gpu is not finished"):
-        run_roll(remote(), replace(ONE, group="cpu"))
+    with pytest.raises(StackError, match="`yard roll gpu` is not finished"):
+        run_roll(remote(), replace(ONE, target="cpu"))
 
 
 def test_the_plan_changes_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

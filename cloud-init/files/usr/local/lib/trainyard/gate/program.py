@@ -218,7 +218,7 @@ def _fix(name: str, reason: str) -> str:
         return "correct the fault. The node returns to service when its check passes (see `yard doctor`)"
     if fault(reason) == GONE:
         return f"check on the console of {name} why the machine rebooted or does not respond"
-    return f"correct the cause, then run `sudo scontrol update nodename={name} state=resume` on the head"
+    return f"correct the cause, then run `yard undrain {name}`"
 
 
 def describe_unavailable(nodes: set[str]) -> str:
