@@ -1,18 +1,20 @@
 """Writes the JSON Schemas of the documents that yard's commands print with --json: python -m tools.documents.
 
-The schemas are in yard/schemas, one file for each command. They are generated from the types in this module, and
-tests/yard/test_documents.py compares them with the output of each command.
+The schemas are in yard/schemas, one file for each command. They are generated from DOCUMENTS, which has the type of
+each line that a command prints. tests/yard/test_documents.py compares them with the output of each command.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import make_dataclass
 from pathlib import Path
+from types import GenericAlias
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
 from yard.doctor.findings import HostProblem
 from yard.preview.account import Account
@@ -29,530 +31,165 @@ from yard.stack.hosts import ScannedKey
 FOLDER = Path(__file__).parents[1] / "yard" / "schemas"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Document:
-    """`version` is the version of the format. A new key keeps the version."""
-
-    version: Literal[1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Error(Document):
-    """A command that failed. The exit code is not 0."""
-
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainedJob(Document, Job):
-    """A job. `why` is the state as a sentence."""
-
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedJob(ExplainedJob):
-    """A job. `node_fault` is the fault of a node that is the likely cause of a failure. `goodput` needs --long."""
-
-    node_fault: str | None
-    goodput: Goodput | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobLog(ExplainedJob):
-    rank: int
-    lines: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogLine(Document):
-    """A line of a followed log."""
-
-    line: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Submission(Document):
-    """A submitted job. `left_out` names the files that were not sent because they look like secrets."""
-
-    id: int
-    name: str
-    run_dir: str
-    commit: str | None
-    left_out: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """The price of a job on a cluster that does not exist yet. Unknown values are null."""
-
-    source: str
-    file: str
-    group: str | None
-    nodes: int | None
-    cluster_usd_per_hour: float | None
-    job_usd_per_hour: float | None
-    limit_s: int | None
-    usd_at_limit: float | None
-    time_s: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rehearsal(Document):
-    """The files of a job that was not submitted. `estimate` is null if the cluster exists.
-
-    `environment` contains sentences about the packages of the job.
-    """
-
-    dry_run: Literal[True]
-    name: str
-    jobs: int
-    starts: str
-    files: dict[str, str]
-    code: dict[str, Any] = field(default_factory=dict)
-    estimate: Estimate | None
-    environment: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cancellation(Document):
-    cancelled: list[int]
-    already_ended: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resumption(Document):
-    id: int
-    resumes: int
-    run_dir: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionCommands(Document):
-    """The ssh commands of a session. `forward` is null without ports, or if the node is not known yet."""
-
-    argv: list[str]
-    forward: list[str] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Argv(Document):
-    argv: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Notebook(Document):
-    """A job with JupyterLab: its address, and the ssh command that forwards a port to it."""
-
-    id: int
-    url: str
-    forward: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Editor(Document):
-    """The SSH host of a job, the file that defines it, and the command that opens VS Code."""
-
-    host: str
-    config: str
-    command: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe(Document):
-    name: str
-    about: str | None
-    nodes: int
-    launcher: str
-    container: str | None
-    environment: str | None
-    software: str | None
-    smoke: bool
-    verified: str | None
-    unverified: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Host(Document):
-    """A host. `reason` is Slurm's reason, and `why` also contains who set it."""
-
-    name: str
-    group: str
-    state: str
-    reason: str
-    why: str
-    private_ip: str
-    gpus: int
-    gpu_type: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryRow(Document):
-    """A node left service, or returned to service if `reason` is empty. `time` is in seconds since 1970."""
-
-    time: float
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostFile(Document):
-    format: str
-    lines: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbedProblem(HostProblem):
-    probe: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis(Document):
-    healthy: bool
-    seconds: float
-    checks: dict[str, list[ProbedProblem]]
-    facts: dict[str, list[str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepairStep(Document, Decision):
-    """A node's next repair step."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainedStep(Document, Case, Decision):
-    """A node's next repair step, its history and its repairs."""
-
-    strikes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedNode(Document):
-    name: str
-    state: str
-    reason: str
-    changed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class RollPlan(Document):
-    group: str
-    pending: list[str]
-    first: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SentDirectory(Document):
-    dest: str
-    files: int
-    changed: list[str]
-    deleted: list[str]
-    left_out: list[str]
-    dry_run: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopiedPath(Document):
-    source: str
-    target: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refreshed(Document):
-    stack: str
-    cluster: str
-    ssh_config: str
-    saved: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScannedHost(Document, ScannedKey):
-    """A host key. Compare its fingerprint on the host before you use it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForgottenHost(Document):
-    forgotten: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuiltEnvironment(Document):
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedEnvironment(Document):
-    name: str
-    system_packages: bool
-    source: list[str]
-    checkouts: list[dict[str, Any]]
-    hashed: bool
-    locked: bool
-    digest: str
-    packages: list[str]
-    base: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedEnvironment(Document):
-    """An environment on the cluster. `built` is in seconds since 1970, `size` in bytes. `base` is what it extends."""
-
-    folder: str
-    name: str
-    python: str
-    built: int
-    size: int
-    seconds: float
-    base: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Removed(Document):
-    removed: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dataset(Document):
-    synthetic: int
-    vocab: int
-    token_bytes: int
-    documents: int
-    tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckedDataset(Document):
-    documents: int
-    tokens: int
-    token_bytes: int
-    vocab: int | None
-    looked_at: int
-    digest: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckedHosts(Document):
-    whole: bool
-    hosts: dict[str, CheckedDataset]
-    trouble: dict[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PostPlan(Document):
-    post: str
-    title: str
-    stack: str
-    image: str | None
-    environments: list[str]
-    commands: list[str]
-    figures: list[dict[str, Any]]
-    differs: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class PostResult(Document):
-    post: str
-    smoke: bool
-    seconds: int
-    figures: list[dict[str, Any]]
-    differs: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizedLayout:
-    layout: str
-    recompute: bool
-    bytes: dict[str, int]
-    fits: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSize(Document):
-    model: str
-    parameters: int
-    gpu: str
-    gpu_gb: float
-    nodes: int
-    gpus_per_node: int
-    fits: bool
-    layouts: list[SizedLayout]
-    advice: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Benchmark(Document, Record):
-    """A benchmark's record. `trouble` contains the reasons if `passed` is false."""
-
-    passed: bool
-    trouble: list[str]
-    file: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    by_operation: dict[str, int]
-    by_type: dict[str, int]
-    changes: list[Step]
-    errors: list[str]
-    warnings: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StackPreview:
-    """A stack. docs/preview.md describes the keys."""
-
-    stack: str
-    file: str
-    fine: bool
-    problems: list[dict[str, Any]]
-    remarks: list[dict[str, Any]]
-    plan: dict[str, Any] | None
-    price: dict[str, Any] | None
-    services: list[dict[str, Any]]
-    storage: dict[str, Any] | None
-    quota: list[Quota]
-    user_data_bytes: dict[str, int]
-    user_data_limit: int
-    resources: Resources | None
-    difference: Difference | None
-    account: Account | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preview(Document):
-    format: int
-    offline: bool
-    base: str | None
-    base_problem: str | None
-    fine: bool
-    stacks: list[StackPreview]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewStack(Document):
-    format: int
-    stack: str
-    file: str
-    price: dict[str, Any] | None
-    services: list[dict[str, Any]]
-    quota: list[Quota]
-    remarks: list[dict[str, Any]]
-    account: Account | None
-    host_keys: list[ScannedKey]
-    next: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewProject(NewStack):
-    """A new Pulumi project with one stack. `files` are its files."""
-
-    files: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check(Document):
-    id: str
-    level: str
-    platform: str
-    rule: str
-    fixes: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price(Document):
-    """A machine's list price in dollars per hour. Unknown prices are null."""
-
-    provider: str
-    machine: str
-    usd_per_hour: float | None
-    spot_usd_per_hour: float | None
-    spot_source: str
-    region: str
-    dated: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedPrice(Document, PriceChange):
-    """A machine's old and new price."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Image(Document):
-    name: str
-    baked_image: str | None
-
+def _object(name: str, about: str = "", /, *bases: type, **keys: Any) -> Any:
+    """Return the type of an object that has `keys` and the keys of `bases`."""
+    return make_dataclass(name, keys.items(), bases=bases, namespace={"__doc__": about}, frozen=True, kw_only=True)
+
+
+def _document(name: str, about: str = "", /, *bases: type, **keys: Any) -> Any:
+    """Return the type of an object that also has the version of its format. A new key keeps the version."""
+    return _object(name, about, _object("Versioned", version=Literal[1]), *bases, **keys)
+
+
+def _list(item: Any) -> Any:
+    return GenericAlias(list, (item,))
+
+
+# The formatter would put each key on its own line.
+# fmt: off
+Texts, Counts, Objects = list[str], dict[str, int], list[dict[str, Any]]
+BENCHMARK = _document(
+    "Benchmark", "A benchmark's record. `trouble` contains the reasons if `passed` is false.",
+    Record, passed=bool, trouble=Texts, file=str | None,
+)
+CANCELLATION = _document("Cancellation", cancelled=list[int], already_ended=list[int])
+CHANGED_NODES = _list(_document("ChangedNode", name=str, state=str, reason=str, changed=bool))
+DATASET = _document("Checked", documents=int, tokens=int, token_bytes=int, vocab=int | None, looked_at=int, digest=str)
+ENDED_JOB = _document(
+    "EndedJob", "`why` is the state as a sentence, and `node_fault` is the fault of a node that is its likely cause.",
+    Job, why=str, node_fault=str | None,
+)
+ESTIMATE = _object(
+    "Estimate", "The price of a job on a cluster that does not exist yet. Unknown values are null.",
+    source=str, file=str, group=str | None, nodes=int | None, cluster_usd_per_hour=float | None,
+    job_usd_per_hour=float | None, limit_s=int | None, usd_at_limit=float | None, time_s=float | None,
+)
+LAYOUTS = _list(_object("Layout", layout=str, recompute=bool, bytes=Counts, fits=bool))
+LOG_LINE = _document("LogLine", "A line of a followed log.", line=str)
+NEW_STACK = _document(
+    "NewStack", stack=str, file=str, price=dict[str, Any] | None, services=Objects, quota=list[Quota], remarks=Objects,
+    account=Account | None, host_keys=list[ScannedKey], next=Texts,
+)
+PROBLEMS = GenericAlias(dict, (str, _list(_object("Problem", "", HostProblem, probe=str))))
+RECIPE = _document(
+    "Recipe", name=str, about=str | None, nodes=int, launcher=str, container=str | None, environment=str | None,
+    software=str | None, smoke=bool, verified=str | None, unverified=str | None,
+)
+RESOURCES = _object("Resources", by_operation=Counts, by_type=Counts, changes=list[Step], errors=Texts, warnings=Texts)
+ROLL_PLAN = _document("RollPlan", group=str, pending=Texts, first=Texts)
+STACKS = _list(_object(
+    "Stack", "docs/preview.md describes the keys.", stack=str, file=str, fine=bool, problems=Objects, remarks=Objects,
+    plan=dict[str, Any] | None, price=dict[str, Any] | None, services=Objects, storage=dict[str, Any] | None,
+    quota=list[Quota], user_data_bytes=Counts, user_data_limit=int, resources=RESOURCES | None,
+    difference=Difference | None, account=Account | None,
+))
 
 DOCUMENTS: Mapping[str, Any] = {
-    "bake": Image,
-    "bench nccl": Benchmark,
-    "bench scaling": Benchmark,
-    "bench train": Benchmark,
-    "cancel": Cancellation,
-    "checks": list[Check],
-    "code": Editor,
-    "cp": CopiedPath,
-    "data synth": Dataset,
-    "data verify": CheckedHosts | CheckedDataset,
-    "doctor": Diagnosis,
-    "drain": list[ChangedNode],
-    "env build": BuiltEnvironment | PlannedEnvironment,
-    "env ls": list[ListedEnvironment],
-    "env rm": Removed,
-    "error": Error,
-    "heal": list[RepairStep] | ExplainedStep,
-    "hostfile": HostFile,
-    "hosts forget": ForgottenHost,
-    "hosts scan": list[ScannedHost],
-    "init": NewStack,
-    "logs": JobLog | LogLine | ListedJob,
-    "new": NewProject,
-    "nodes": list[Host] | list[HistoryRow],
-    "notebook": Notebook,
-    "preview": Preview,
-    "prices": list[Price],
-    "prices update": list[ChangedPrice],
-    "ps": list[ListedJob],
-    "recipes": list[Recipe] | Recipe,
-    "refresh": Refreshed,
-    "replace": RollPlan,
-    "reproduce": PostPlan | PostResult,
-    "resume": Resumption,
-    "roll": RollPlan,
-    "run": SessionCommands,
-    "size": ModelSize,
-    "ssh": Argv,
-    "submit": Submission | Rehearsal | LogLine | ListedJob | Cancellation,
-    "sync": SentDirectory,
-    "undrain": list[ChangedNode],
-    "wait": ListedJob,
+    "bake": _document("Image", name=str, baked_image=str | None),
+    "bench nccl": BENCHMARK,
+    "bench scaling": BENCHMARK,
+    "bench train": BENCHMARK,
+    "cancel": CANCELLATION,
+    "checks": _list(_document("Check", id=str, level=str, platform=str, rule=str, fixes=Texts)),
+    "code": _document(
+        "Editor", "The SSH host of a job, its file, and the command for VS Code.", host=str, config=str, command=Texts,
+    ),
+    "cp": _document("Copy", source=str, target=str),
+    "data synth": _document("Dataset", synthetic=int, vocab=int, token_bytes=int, documents=int, tokens=int),
+    "data verify": DATASET
+    | _document("Hosts", whole=bool, hosts=GenericAlias(dict, (str, DATASET)), trouble=dict[str, str]),
+    "doctor": _document("Diagnosis", healthy=bool, seconds=float, checks=PROBLEMS, facts=dict[str, list[str]]),
+    "drain": CHANGED_NODES,
+    "env build": _document("Built", name=str, path=str)
+    | _document(
+        "DryRun", name=str, system_packages=bool, source=Texts, checkouts=Objects, hashed=bool, locked=bool,
+        digest=str, packages=Texts,
+    ),
+    "env ls": _list(_document(
+        "Environment", "`built` is in seconds since 1970, `size` in bytes, and `base` is what the environment extends.",
+        folder=str, name=str, python=str, built=int, size=int, seconds=float, base=str | None,
+    )),
+    "env rm": _document("Removed", removed=Texts),
+    "error": _document("Error", "A command that failed. The exit code is not 0.", error=str),
+    "heal": _list(_document("RepairStep", "A node's next repair step.", Decision))
+    | _document("Explanation", "A node's next repair step, its history and repairs.", Case, Decision, strikes=int),
+    "hostfile": _document("HostFile", format=str, lines=Texts),
+    "hosts forget": _document("ForgottenHost", forgotten=str),
+    "hosts scan": _list(_document("HostKey", "Compare the fingerprint on the host before you use it.", ScannedKey)),
+    "init": NEW_STACK,
+    "logs": _document("JobLog", "", Job, why=str, rank=int, lines=Texts) | LOG_LINE | ENDED_JOB,
+    "new": _object("NewProject", "`files` are the files of the new project.", NEW_STACK, files=Texts),
+    "nodes": _list(_document(
+        "Host", "`reason` is Slurm's reason, and `why` also contains who set it.",
+        name=str, group=str, state=str, reason=str, why=str, private_ip=str, gpus=int, gpu_type=str | None,
+    ))
+    | _list(_document(
+        "Change", "A node left service, or returned to it if `reason` is empty. `time` is in seconds since 1970.",
+        time=float, node=str, reason=str,
+    )),
+    "notebook": _document(
+        "Notebook", "`forward` is the ssh command that forwards a port to JupyterLab.", id=int, url=str, forward=Texts,
+    ),
+    "preview": _document("Preview", offline=bool, base=str | None, base_problem=str | None, fine=bool, stacks=STACKS),
+    "prices": _list(_document(
+        "Price", "A machine's list price. Unknown prices are null.", provider=str, machine=str, region=str, dated=str,
+        source=str, usd_per_hour=float | None, spot_usd_per_hour=float | None, spot_source=str,
+    )),
+    "prices update": _list(_document("ChangedPrice", "A machine's old and new price.", PriceChange)),
+    "ps": _list(_object("ListedJob", "`goodput` is null without --long.", ENDED_JOB, goodput=Goodput | None)),
+    "recipes": _list(RECIPE) | RECIPE,
+    "refresh": _document("Refreshed", stack=str, cluster=str, ssh_config=str, saved=str | None),
+    "replace": ROLL_PLAN,
+    "reproduce": _document(
+        "Plan", post=str, title=str, stack=str, image=str | None, environments=Texts, commands=Texts,
+        figures=Objects, differs=Any,
+    )
+    | _document("Result", post=str, smoke=bool, seconds=int, figures=Objects, differs=Any),
+    "resume": _document("Resumption", id=int, resumes=int, run_dir=str),
+    "roll": ROLL_PLAN,
+    "run": _document(
+        "Session", "`forward` is null without ports, or if the node is unknown.", argv=Texts, forward=Texts | None,
+    ),
+    "size": _document(
+        "Model", model=str, parameters=int, gpu=str, gpu_gb=float, nodes=int, gpus_per_node=int, fits=bool,
+        layouts=LAYOUTS, advice=str,
+    ),
+    "ssh": _document("Argv", argv=Texts),
+    "submit": _document(
+        "Submission", "`left_out` names the files that were not sent because they look like secrets.",
+        id=int, name=str, run_dir=str, commit=str | None, left_out=Texts,
+    )
+    | _document(
+        "DryRun", "`estimate` is null if the cluster exists. `environment` contains sentences about packages.",
+        dry_run=Literal[True], name=str, jobs=int, starts=str, files=dict[str, str], code=dict[str, Any] | None,
+        estimate=ESTIMATE | None, environment=Texts,
+    )
+    | LOG_LINE | ENDED_JOB | CANCELLATION,
+    "sync": _document("Sync", dest=str, files=int, changed=Texts, deleted=Texts, left_out=Texts, dry_run=bool),
+    "undrain": CHANGED_NODES,
+    "wait": ENDED_JOB,
 }
-"""Mapping from each command with --json to the type of its document, or of each line if it prints several documents."""
-
-
-def schema_of(command: str) -> dict[str, Any]:
-    """Return the schema of a command's document."""
-    found = _without_titles(TypeAdapter(DOCUMENTS[command]).json_schema())
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"yard {command} --json", **found}
-
-
-def _without_titles(value: Any) -> Any:
-    """Return a schema without the titles that pydantic generates from the names."""
-    if isinstance(value, list):
-        return [_without_titles(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {key: _without_titles(each) for key, each in value.items() if key != "title" or not isinstance(each, str)}
+# fmt: on
 
 
 def rendered() -> dict[str, str]:
     """Return a mapping from the names of the files in FOLDER to their contents."""
-    return {f"{name.replace(' ', '-')}.json": json.dumps(schema_of(name), indent=1) + "\n" for name in DOCUMENTS}
+    return {f"{name.replace(' ', '-')}.json": json.dumps(_schema(name), indent=1) + "\n" for name in DOCUMENTS}
+
+
+def _schema(command: str) -> dict[str, Any]:
+    found = TypeAdapter(DOCUMENTS[command]).json_schema(schema_generator=_WithoutTitles)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": f"yard {command} --json"}
+
+
+class _WithoutTitles(GenerateJsonSchema):
+    """Generates schemas without titles of keys, which would repeat the keys."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
 
 
 def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.json"):
         file.unlink()
     for name, text in rendered().items():

@@ -40,15 +40,15 @@ def payload(text: str) -> None:
     _write(sys.stdout, shown + _RESET if "\x1b" in shown else shown)
 
 
-def say_json(value: Any, version: int = 1) -> None:
+def say_json(value: Any) -> None:
     """Print a JSON document on one line. The object, or each object of a list, contains the version of its format.
 
     A list stays a list, because programs that read its elements would fail if an object contained the list.
     """
     if isinstance(value, list | tuple):
-        shown: Any = [{"version": version, **row} for row in value]
+        shown: Any = [{"version": 1, **row} for row in value]
     else:
-        shown = {"version": version, **value}
+        shown = {"version": 1, **value}
     _write(sys.stdout, json.dumps(shown))
 
 

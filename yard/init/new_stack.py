@@ -28,8 +28,6 @@ from yard.show import console, say, warn
 from yard.stack.hosts import ScannedKey, scan
 from yard.stack.workspace import added_keys
 
-FORMAT = 1
-"""The JSON document's version. The version increases if the meaning of a key changes."""
 _POST = re.compile(r"(?m)^# post: ([a-z][a-z0-9-]*)$")
 _SECONDS = 20
 """Time limit for each call of the cloud's CLI."""
@@ -177,7 +175,6 @@ def as_json(new: NewStack) -> dict[str, Any]:
     """Return the document that --json prints."""
     described = stack_json(new.report)
     return {
-        "format": FORMAT,
         **{key: described[key] for key in ("stack", "file", "price", "services", "quota", "remarks", "account")},
         "host_keys": [asdict(key) for key in new.keys],
         "next": new.next,

@@ -18,9 +18,6 @@ from yard.preview.difference import Difference, commit_of, compare, snapshots_at
 from yard.preview.engine import Resources, preview_all
 from yard.show import warn
 
-FORMAT = 1
-"""The JSON document's version. The version increases if the meaning of a key changes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -87,7 +84,6 @@ def preview(stacks: Sequence[str], *, live: bool, against: str | None) -> Previe
 def as_json(preview: Preview) -> dict[str, Any]:
     """Return the document described in docs/preview.md."""
     return {
-        "format": FORMAT,
         "offline": preview.offline,
         "base": preview.base,
         "base_problem": preview.base_problem,

@@ -278,7 +278,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     faults = node_faults(remote, found)
     if as_json:
         rows = [job.as_json() | {"node_fault": faults.get(job.id)} for job in found]
-        say_json([row | {"goodput": goodputs.get(str(row["id"]))} for row in rows] if long else rows)
+        say_json([row | {"goodput": goodputs.get(str(row["id"]))} for row in rows])
         return
     if not found:
         say("no jobs; `yard submit hello` starts one")

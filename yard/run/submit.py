@@ -197,9 +197,9 @@ def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, 
     prepared = jobs[0]
     files, tree = dict(prepared.files), prepared.tree
     if as_json:
-        sent = {} if tree is None else {"code": {"from": str(tree.folder.resolve()), "files": tree.names}}
+        code = None if tree is None else {"from": str(tree.folder.resolve()), "files": tree.names}
         facts = {"dry_run": True, "name": prepared.name, "jobs": len(jobs), "starts": prepared.starts}
-        say_json({**facts, "files": files, **sent, **estimated})
+        say_json({**facts, "files": files, "code": code, **estimated})
         return
     if prepared.starts:
         payload(f"# {prepared.starts}\n")

@@ -274,8 +274,8 @@ def test_python_file_starts_with_torchrun(folder: Path) -> None:
 def test_program_runs_without_its_directory(folder: Path) -> None:
     seen = dry_run("train.py", "--no-code")
     assert seen["files"]["train.py"] == "print(1)\n"
-    assert "code" not in seen
-    assert "code" not in dry_run("--no-code", "--", "hostname")
+    assert seen["code"] is None
+    assert dry_run("--no-code", "--", "hostname")["code"] is None
 
 
 def test_command_starts_once_per_node(folder: Path) -> None:
@@ -294,7 +294,7 @@ def test_home_directory_is_never_sent(folder: Path, monkeypatch: pytest.MonkeyPa
         for file in ("train.py", "job.sbatch"):
             assert "your home directory, which is never sent" in refused("submit", file, "--dry-run")
         code, out, err = yard("submit", "--dry-run", "--json", "--", "hostname")
-        assert (code, "code" in json.loads(out)) == (0, False)
+        assert (code, json.loads(out)["code"]) == (0, None)
         assert "no files are sent" in err
 
 

@@ -292,7 +292,7 @@ def test_terminal_and_markdown_show_all_parts(render: Render, grown: Report, ref
 
 def test_json_has_the_documented_keys(grown: Report, refused: Report) -> None:
     document = json.loads(json.dumps(as_json(preview_of(grown, refused))))
-    assert sorted(document) == ["base", "base_problem", "fine", "format", "offline", "stacks"]
+    assert sorted(document) == ["base", "base_problem", "fine", "offline", "stacks"]
     good, bad = document["stacks"]
     assert sorted(good) == sorted(bad)
     expected = "account difference file fine plan price problems quota remarks resources services stack storage"
