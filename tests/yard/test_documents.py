@@ -44,7 +44,7 @@ ENVIRONMENT = '{"name": "torch", "python": "3.13", "built": 1, "bytes": 2, "seco
 SHARED: dict[str, tuple[str, str]] = {
     "cancel": ("cancel 7", JOB),
     "code": ("code 7", f"case $* in *scontrol*) {RUNNING} ;; *) echo key ;; esac"),
-    "cp": ("cp 7:job.log .", f"case $* in *scontrol*) {JOB} ;; *) echo file 0 ;; esac"),
+    "cp": ("cp 7:job.log .", f"case $* in *scontrol*) {JOB} ;; *) echo file /shared/jobs/a/job.log ;; esac"),
     "doctor": ("doctor", "exit 255"),
     "drain": ("drain yard-gpu-0 --reason cable", "echo 'yard-gpu-0|idle|none'"),
     "env ls": ("env ls", f"printf 'torch-1\\t%s\\n' '{ENVIRONMENT}'"),

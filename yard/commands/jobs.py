@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -91,17 +91,15 @@ def submit(
     its #SBATCH lines.
     """
     from yard.run.environments import job_notes, provide
-    from yard.run.submit import Request, own_packages, own_path, read_request, send, send_all, show_files
+    from yard.run.submit import Request, options_of, read_request, send, send_all, show_files
 
     words = context.meta.get(AfterDashes.META, ())
     if job is None and not words:
         raise typer.BadParameter(f"name a recipe, a file or a command. Examples: {_EXAMPLES}")
-    given: dict[str, Any] = {
-        "nodes": nodes, "gpus_per_node": gpus, "group": group, "time": time, "name": name, "launcher": launcher,
-        "after": after, "array": array, "environment": own_path(environment),
-        "with": own_packages(packages),
-    }  # fmt: skip
-    options = {key: value for key, value in given.items() if value is not None}
+    options = options_of(
+        environment, packages, nodes=nodes, gpus_per_node=gpus, group=group, time=time, name=name, launcher=launcher,
+        after=after, array=array,
+    )  # fmt: skip
     request = Request(job=job, words=words, options=options, settings=settings or (), smoke=smoke, code=not no_code)
     prepare = read_request(request)
     try:
@@ -176,15 +174,11 @@ def run(
     With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
     """
     from yard.run.session import prepare_session, run_session, show_session
-    from yard.run.submit import own_packages, own_path
+    from yard.run.submit import options_of
     from yard.stack.remote import shell
 
     words = context.meta.get(AfterDashes.META, ())
-    given: dict[str, Any] = {
-        "nodes": nodes or 1, "gpus_per_node": gpus, "group": group, "time": time, "environment": own_path(environment),
-        "with": own_packages(packages),
-    }  # fmt: skip
-    options = {key: value for key, value in given.items() if value is not None}
+    options = options_of(environment, packages, nodes=nodes or 1, gpus_per_node=gpus, group=group, time=time)
     remote = remote_of(stack, outputs)
     terminal = as_json or (sys.stdin.isatty() and sys.stdout.isatty())
     session = prepare_session(remote, options, shell(words) if words else None, terminal=terminal)
@@ -217,15 +211,11 @@ def notebook(
     The server uses a Unix socket on the first node and a token, which only the job user can read.
     """
     from yard.run import notebook as notebooks
-    from yard.run.submit import own_packages, own_path
+    from yard.run.submit import options_of
 
     here = notebooks.free_port(port)
     remote = remote_of(stack, outputs)
-    given: dict[str, Any] = {
-        "nodes": nodes, "gpus_per_node": gpus, "group": group, "time": time, "environment": own_path(environment),
-        "with": own_packages(packages),
-    }  # fmt: skip
-    options = {key: value for key, value in given.items() if value is not None}
+    options = options_of(environment, packages, nodes=nodes, gpus_per_node=gpus, group=group, time=time)
     number = notebooks.start(remote, options) if job is None else job
     notebooks.connect(remote, number, here, as_json)
 

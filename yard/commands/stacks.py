@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,10 +17,12 @@ from yard.commands import completion
 from yard.commands.options import JsonOption, StackOption
 from yard.show import INTERRUPTED, say, say_json, table
 
+if TYPE_CHECKING:
+    from yard.init.new_stack import NewStack
+
 app = typer.Typer(rich_markup_mode=None)
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "dim"}
-
 
 PostOption = Annotated[
     str | None,
@@ -57,8 +60,18 @@ def _answers(**given: str | list[str] | None) -> dict[str, str]:
     return {key: text for key, text in texts.items() if text}
 
 
-def _prompts(yes: bool, as_json: bool) -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty() and not yes and not as_json
+def _create(write: Callable[[bool], NewStack], *, yes: bool, as_json: bool) -> None:
+    """Write a stack file or a project with `write`, and print the result. The argument of `write` permits prompts."""
+    from yard.init import new_stack
+
+    try:
+        stack = write(sys.stdin.isatty() and sys.stdout.isatty() and not yes and not as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        say_json(new_stack.as_json(stack))
+    else:
+        new_stack.show(stack)
 
 
 @app.command()
@@ -85,22 +98,14 @@ def new(
 
     The project can be a repository of its own. It contains previews for pull requests on GitHub and GitLab.
     """
-    from yard.init.new_project import new as create
-    from yard.init.new_stack import as_json as document
-    from yard.init.new_stack import show
+    from yard.init.new_project import new as write
 
     options = _answers(
         name=name, provider=provider, region=region, machine=machine, count=count, budget=budget, project=project_id,
         image=image, ssh_from=ssh_from, host=host,
     )  # fmt: skip
-    try:
-        stack, files = create(options, folder or Path(name), post=post, offline=offline, prompt=_prompts(yes, as_json))
-    except (KeyboardInterrupt, typer.Abort):
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        say_json({**document(stack), "file": str(stack.file), "files": [str(file) for file in files]})
-    else:
-        show(stack, files)
+    to = folder or Path(name)
+    _create(lambda ask: write(options, to, post=post, offline=offline, prompt=ask), yes=yes, as_json=as_json)
 
 
 @app.command()
@@ -123,22 +128,13 @@ def init(
 ) -> None:
     """Write a new stack file. On a terminal, prompts for missing values."""
     project.require("yard init")
-    from yard.init.new_stack import as_json as document
     from yard.init.new_stack import init as write
-    from yard.init.new_stack import show
 
     options = _answers(
         name=name, provider=provider, region=region, machine=machine, count=count, budget=budget, project=project_id,
         image=image, ssh_from=ssh_from, host=host,
     )  # fmt: skip
-    try:
-        stack = write(options, post=post, force=force, offline=offline, prompt=_prompts(yes, as_json))
-    except (KeyboardInterrupt, typer.Abort):
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        say_json(document(stack))
-    else:
-        show(stack)
+    _create(lambda ask: write(options, post=post, force=force, offline=offline, prompt=ask), yes=yes, as_json=as_json)
 
 
 @app.command()

@@ -12,21 +12,24 @@ from pathlib import Path
 from trainyard.errors import Problem
 from yard.init.answers import InitError
 from yard.init.new_stack import SCHEMA, NewStack, prepare, schema_text
+from yard.show import warn
 from yard.stack.pulumi import interruptible
 
 _TEMPLATE = Path(__file__).parent / "project"
+_KEPT = ("README.md", ".gitignore")
+"""Files that are not replaced if they exist."""
 
 
-def new(
-    options: Mapping[str, str], folder: Path, *, post: str | None, offline: bool, prompt: bool
-) -> tuple[NewStack, list[Path]]:
-    """Write a project with the stack `options["name"]`, and return the stack and the paths of all files.
+def new(options: Mapping[str, str], folder: Path, *, post: str | None, offline: bool, prompt: bool) -> NewStack:
+    """Write a project with the stack `options["name"]`.
 
-    Raises InitError if the options are invalid or a file exists, and for the errors of `prepare`. Then nothing is
-    written.
+    An existing README.md or .gitignore is kept. Raises InitError if the options are invalid or another file exists, and
+    for the errors of `prepare`. Then nothing is written.
     """
     name = options["name"]
-    files = {folder / path: text for path, text in project_files(name).items()}
+    texts = project_files(name)
+    kept = [path for path in _KEPT if (folder / path).is_file()]
+    files = {folder / path: text for path, text in texts.items() if path not in kept}
     files[folder / "stacks" / SCHEMA] = schema_text()
     file = folder / "stacks" / f"Pulumi.{name}.yaml"
     fix = "move it, or name another folder with --dir"
@@ -42,9 +45,14 @@ def new(
         raise InitError(*existing, command="yard new")
     files[file] = stack.text
     _write(files)
+    for path in kept:
+        own = (folder / path).read_text().splitlines()
+        lines = [line for line in texts[path].splitlines() if line not in own and not line.startswith("#")]
+        fix = f"; add these lines: {' '.join(lines)}" if lines and path == ".gitignore" else ""
+        warn(f"{folder / path} exists and was not changed{fix}")
     enter = [f"cd {folder}"] if folder != Path() else []
     commands = (*enter, "pulumi install", ". .venv/bin/activate", *stack.next)
-    return replace(stack, file=file, next=commands), list(files)
+    return replace(stack, file=file, next=commands, project_files=tuple(map(str, files)))
 
 
 def project_files(name: str) -> dict[str, str]:

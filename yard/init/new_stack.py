@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -32,21 +32,23 @@ _POST = re.compile(r"(?m)^# post: ([a-z][a-z0-9-]*)$")
 _SECONDS = 20
 """Time limit for each call of the cloud's CLI."""
 _LOGIN = {"azure": ["az login"], "gcp": ["gcloud auth login", "gcloud auth application-default login"]}
-
-
 SCHEMA = "schema.json"
 """The file, next to the stack files, with which editors complete and check stack files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewStack:
-    """A new stack file, the host keys of existing hosts, and the next commands to run."""
+    """A new stack file, the host keys of existing hosts, and the next commands to run.
+
+    `project_files` lists all new files of a new project.
+    """
 
     file: Path
     text: str
     report: Report
     keys: tuple[ScannedKey, ...]
     next: tuple[str, ...]
+    project_files: tuple[str, ...] = ()
 
 
 def posts() -> dict[str, str]:
@@ -178,15 +180,16 @@ def as_json(new: NewStack) -> dict[str, Any]:
         **{key: described[key] for key in ("stack", "file", "price", "services", "quota", "remarks", "account")},
         "host_keys": [asdict(key) for key in new.keys],
         "next": new.next,
+        **({"file": str(new.file), "files": new.project_files} if new.project_files else {}),
     }
 
 
-def show(new: NewStack, written: Sequence[Path] = ()) -> None:
-    """Print the stack's costs and problems, and the next commands. `written` lists all new files, if there are more."""
+def show(new: NewStack) -> None:
+    """Print the new files, the stack's costs and problems, and the next commands."""
     report, described = new.report, new.report.description
-    for file in written:
+    for file in new.project_files or (described.file,):
         say(f"wrote {file}")
-    say(f"wrote {described.file}: {headline(report)}" if not written else f"stack {report.stack}: {headline(report)}")
+    say(f"stack {report.stack}: {headline(report)}")
     lines = [Line(line) for line in (costs(described.plan) if described.plan else ())]
     warnings = [Line(finding_line(each), each.level.value) for each in findings(report) if each.level is not Level.INFO]
     show_parts([*lines, *warnings, *quotas(report)], console())

@@ -36,7 +36,7 @@ def drain(remote: Remote, names: Sequence[str], text: str, as_json: bool) -> Non
     changing = [node for node in names if is_in_service(before[node][0]) or before[node][1] != reason]
     if changing:
         update(remote, changing, "state=drain", f"reason={shlex.quote(reason)}")
-    _show(names, before, Slurm().nodes(remote), changing, as_json)
+    _show(Slurm().nodes(remote), before, changing, as_json)
 
 
 def undrain(remote: Remote, names: Sequence[str], as_json: bool, *, force: bool) -> None:
@@ -51,7 +51,7 @@ def undrain(remote: Remote, names: Sequence[str], as_json: bool, *, force: bool)
         update(remote, changing, "state=resume")
     # Until slurmd answers again, sinfo marks the node with "*" and prints the old reason.
     states = {name: (state.rstrip("*"), "") for name, (state, _) in Slurm().nodes(remote).items()}
-    _show(names, before, states, changing, as_json)
+    _show(states, before, changing, as_json)
 
 
 def update(remote: Remote, names: Collection[str], *changes: str) -> None:
@@ -82,7 +82,7 @@ def _refuse(problems: Sequence[str], fix: str = "") -> None:
 def _states(remote: Remote, names: Collection[str]) -> dict[str, tuple[str, str]]:
     states = Slurm().nodes(remote)
     _refuse([f"Slurm does not list {name}; run `pulumi up`" for name in names if name not in states])
-    return states
+    return {name: states[name] for name in names}
 
 
 def _faults(remote: Remote, node: str, reason: str) -> list[str]:
@@ -110,22 +110,13 @@ def _faults(remote: Remote, node: str, reason: str) -> list[str]:
     ]
 
 
-def _show(
-    names: Sequence[str],
-    before: States,
-    states: States,
-    changed: Collection[str],
-    as_json: bool,
-) -> None:
+def _show(states: States, before: States, changed: Collection[str], as_json: bool) -> None:
+    rows = [{"name": name, "state": states[name][0], "reason": states[name][1]} for name in before]
     if as_json:
-        rows = [{"name": name, "state": states[name][0], "reason": states[name][1]} for name in names]
         say_json([{**row, "changed": row["name"] in changed} for row in rows])
         return
-    for name in names:
+    for name, (_, earlier) in before.items():
         state, reason = states[name]
         jobs = "; its running jobs continue (`yard ps`)" if state.startswith("draining") else ""
-        earlier = before[name][1] if name in changed and before[name][1] != reason else ""
-        say(
-            f"{name} is {state}{'' if name in changed else ' as before'}{f': {reason}' if reason else ''}{jobs}"
-            f"{f' (the earlier reason was: {earlier})' if earlier else ''}"
-        )
+        replaced = f" (the earlier reason was: {earlier})" if earlier not in {"", reason} else ""
+        say(f"{name} is {state}{f': {reason}' if reason else ''}{jobs}{replaced}")

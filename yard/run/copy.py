@@ -21,46 +21,47 @@ from pathlib import Path
 
 from trainyard.errors import JobError, SyncError
 from yard.run.jobs import read_job
-from yard.run.queue import Job
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, answer, warn
 from yard.stack.remote import Remote
 from yard.tree.files import INSTALL
 
-_REMOTE = re.compile(r"([0-9]+|last|cluster):(.*)", re.DOTALL)
+_REMOTE = re.compile(r"([0-9]+|last):(.*)|cluster:(/.*)", re.DOTALL)
 _OPTIONS = ("--archive", "--no-owner", "--no-group", "--no-D", "--safe-links", "--partial-dir=.yard-partial", "-s")
 _CHANGED = re.compile(r"(?m)^[<>c][fL]\S{9} (.*)$")
 """A file or a link in rsync's output for `%i %n` (rsync(1), --itemize-changes)."""
 _DAYS = 30
 _SHOWN = 5
 _EXAMINE = r"""
-base=$1 path=$2 name=$3 makes=$4
+path=$1 name=$2 makes=$3
 command -v rsync >/dev/null || { echo 'rsync is missing on the head; install it there' >&2; exit 1; }
-if [[ $name && ( -d $path || $path == */ ) ]]; then path=${path%/}/$name into=1; fi
-[[ $base == / || $(realpath -m -- "$path")/ == "$(realpath -m -- "$base")"/* ]] || { echo outside 0; exit; }
+if [[ $name && ( -d $path || $path == */ ) ]]; then path=${path%/}/$name; fi
 [[ -z $name || -d $(dirname -- "$path") ]] || { echo "$(dirname -- "$path") does not exist" >&2; exit 1; }
 [[ -z $makes || -d $path ]] || mkdir -- "$path"
 if [[ -d $path ]]; then kind=folder; elif [[ -e $path ]]; then kind=file; else kind=missing; fi
-echo "$kind ${into-0}"
+printf '%s %s' "$kind" "$path"
 """
-"""Finds out what a path on the head is: `outside` if it leaves the folder `base`, `folder`, `file` or `missing`. For an
-upload, `name` is the name of the source, which is appended if the path is a folder. `makes` is set for folders."""
+"""Prints `folder`, `file` or `missing`, and the path. For an upload, `name` is the source's name, which is appended to
+the path of an existing folder. If `makes` is not empty, a missing folder is created."""
 
 
 def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) -> int:
     """Copy `source` to `dest`, exactly one of which is on the cluster. Returns 0 or INTERRUPTED. Raises SyncError."""
-    if bool(_REMOTE.fullmatch(source)) == bool(_REMOTE.fullmatch(dest)):
+    theirs = [found for text in (source, dest) if (found := _REMOTE.fullmatch(text))]
+    if len(theirs) != 1:
         raise SyncError(
             "exactly one of SOURCE and DEST must be on the cluster: JOB:PATH, last:PATH or cluster:/PATH. Fix: for "
             "example, `yard cp last:job.log .`; a local file with such a name needs a path, for example ./12:x"
         )
     if shutil.which("rsync") is None:
         raise SyncError("rsync is missing on this machine; " + INSTALL.format(tool="rsync"))
+    job, path, absolute = theirs[0].groups()
+    path = absolute or posixpath.join(_run_folder(remote, job), path)
     with tempfile.TemporaryDirectory() as staged:
         if _REMOTE.fullmatch(source):
-            words, target = _download(remote, source, dest)
+            words, target = _download(remote, path, dest)
         else:
-            words, target = _upload(remote, source, dest, Path(staged))
+            words, target = _upload(remote, Path(os.path.abspath(source)), path, Path(staged))
         argv = ["rsync", *_OPTIONS, "-e", f"ssh -F {shlex.quote(str(remote.stack.ssh_config))}"]
         if not force:
             _refuse_to_overwrite([*argv, "--dry-run", "--existing", "--out-format=%i %n", *words])
@@ -71,36 +72,42 @@ def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) 
     return 0
 
 
-def _download(remote: Remote, source: str, dest: str) -> tuple[list[str], str]:
+def _run_folder(remote: Remote, job: str) -> str:
+    if job != "last":
+        return read_job(remote, int(job)).run_dir
+    jobs, user = f"{remote.stack.cluster.shared_path}/jobs/", remote.stack.cluster.head.user
+    for found in scheduler_of(remote.stack.cluster.scheduler).recent(remote, _DAYS):
+        if found.user == user and found.run_dir.startswith(jobs):
+            return found.run_dir
+    raise JobError(f"no job was submitted in the last {_DAYS} days; `yard ps --all` lists the jobs")
+
+
+def _download(remote: Remote, path: str, dest: str) -> tuple[list[str], str]:
     """Return rsync's arguments for the files, and the path of the copy."""
-    folder, path = _place(remote, source)
-    kind, _ = _examine(remote, source, [folder, path, "", ""])
+    kind, path = _examine(remote, path, "")
     if kind == "missing":
-        raise SyncError(f"{source} does not exist: there is no {path} on the cluster")
+        raise SyncError(f"{path} does not exist on the cluster")
     target = Path(dest).absolute()
     if target.is_dir() or dest.endswith("/"):
         target /= posixpath.basename(path.rstrip("/")) or "root"
     if not target.parent.is_dir():
         raise SyncError(f"the folder {target.parent} does not exist. Fix: create it, or name another destination")
     if target.is_dir() and kind != "folder":
-        raise SyncError(f"{target} is a folder, and {source} is a file. Fix: remove it, or name another destination")
+        raise SyncError(f"{target} is a folder, and {path} is a file. Fix: remove it, or name another destination")
     remote_path = f"{remote.host(None)}:{_literal(path.rstrip('/'))}"
     words = [f"{remote_path}/", f"{target}/"] if kind == "folder" else ["--copy-links", remote_path, str(target)]
     return words, str(target)
 
 
-def _upload(remote: Remote, source: str, dest: str, staged: Path) -> tuple[list[str], str]:
+def _upload(remote: Remote, local: Path, path: str, staged: Path) -> tuple[list[str], str]:
     """Return rsync's arguments for the files, and the path of the copy. `staged` is an empty folder."""
-    local = Path(os.path.abspath(source))
     if not local.exists():
-        raise SyncError(f"{source} does not exist on this computer")
-    folder, path = _place(remote, dest)
-    kind, is_into = _examine(remote, dest, [folder, path, local.name, "1" if local.is_dir() else ""])
-    path = f"{path.rstrip('/')}/{local.name}" if is_into else path
+        raise SyncError(f"{local} does not exist on this computer")
+    kind, path = _examine(remote, path, local.name, makes="1" if local.is_dir() else "")
     if local.is_dir():
         return [f"{local}/", f"{remote.host(None)}:{_literal(path)}/"], path
     if kind == "folder":
-        raise SyncError(f"{path} is a folder, and {source} is a file. Fix: name another destination")
+        raise SyncError(f"{path} is a folder, and {local} is a file. Fix: name another destination")
     # rsync would expand wildcards in the name of a new file, so the target is the existing folder. A link gives the
     # file its new name.
     link = staged / posixpath.basename(path)
@@ -108,41 +115,9 @@ def _upload(remote: Remote, source: str, dest: str, staged: Path) -> tuple[list[
     return ["--copy-links", str(link), f"{remote.host(None)}:{_literal(posixpath.dirname(path))}/"], path
 
 
-def _place(remote: Remote, text: str) -> tuple[str, str]:
-    """Return the folder that a path on the cluster must not leave, and the absolute path."""
-    found = _REMOTE.fullmatch(text)
-    assert found  # noqa: S101  (copy has checked it; for the type checker)
-    where, path = found.groups()
-    if where == "cluster":
-        if not path.startswith("/"):
-            raise SyncError(f"{text}: the path after `cluster:` must be absolute, for example cluster:/shared/data")
-        return "/", path
-    jobs = f"{remote.stack.cluster.shared_path}/jobs/"
-    job = _newest(remote, jobs) if where == "last" else read_job(remote, int(where))
-    if not job.run_dir.startswith(jobs):
-        raise JobError(
-            f"job {job.id} has no run folder, because `yard submit` did not submit it. Fix: use an absolute path, for "
-            f"example cluster:{job.run_dir}/FILE"
-        )
-    if path.startswith("/"):
-        raise SyncError(f"{text}: the path must be relative to the job's run folder. Fix: write cluster:{path}")
-    return job.run_dir, f"{job.run_dir}/{path}" if path else job.run_dir
-
-
-def _newest(remote: Remote, jobs: str) -> Job:
-    recent = scheduler_of(remote.stack.cluster.scheduler).recent(remote, _DAYS)
-    user = remote.stack.cluster.head.user
-    found = next((job for job in recent if job.user == user and job.run_dir.startswith(jobs)), None)
-    if found is None:
-        raise JobError(f"no job was submitted in the last {_DAYS} days; `yard ps --all` lists the jobs")
-    return found
-
-
-def _examine(remote: Remote, text: str, words: Sequence[str]) -> tuple[str, bool]:
-    kind, into = remote.run(shlex.join(["bash", "-c", _EXAMINE, "cp", *words])).split()
-    if kind == "outside":
-        raise SyncError(f"{text} is outside the job's run folder. Fix: use an absolute path after `cluster:`")
-    return kind, into == "1"
+def _examine(remote: Remote, path: str, name: str, makes: str = "") -> tuple[str, str]:
+    kind, _, found = remote.run(shlex.join(["bash", "-c", _EXAMINE, "cp", path, name, makes])).partition(" ")
+    return kind, found
 
 
 def _literal(path: str) -> str:

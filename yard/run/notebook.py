@@ -7,7 +7,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ from yard.stack.remote import Remote
 PORT = 8888
 _PACKAGE = "jupyterlab"
 _POLL_SECONDS = 3.0
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running JupyterLab: its node's name or address, the path of its Unix socket, and its token."""
-
-    node: str
-    path: str
-    token: str
 
 
 def start(remote: Remote, options: Mapping[str, Any]) -> int:
@@ -68,8 +58,11 @@ def connect(remote: Remote, job: int, port: int, as_json: bool) -> None:
         while True:
             try:
                 server = _wait_for_server(remote, job)
-                url = f"http://127.0.0.1:{port}/lab?token={server.token}"
-                argv = _forward_argv(remote, server, port)
+                address, path, token = server.split()
+                nodes = remote.stack.cluster.nodes
+                node = next(node.name for node in nodes if address in {node.name, node.private_ip})
+                url = f"http://127.0.0.1:{port}/lab?token={token}"
+                argv = remote.argv(None, node, "-N", *OWN_CONNECTION, "-L", f"127.0.0.1:{port}:{path}")
                 if as_json:
                     say_json({"id": job, "url": url, "forward": argv})
                     return
@@ -87,9 +80,9 @@ def connect(remote: Remote, job: int, port: int, as_json: bool) -> None:
         )
 
 
-def _wait_for_server(remote: Remote, job: int) -> Server:
+def _wait_for_server(remote: Remote, job: int) -> str:
     shown = ""
-    while (server := _server(remote, job)) is None:
+    while not (server := _server(remote, job)):
         state = explain(read_job(remote, job))
         if state != shown:
             warn(f"yard: job {job}: {state}")
@@ -98,23 +91,20 @@ def _wait_for_server(remote: Remote, job: int) -> Server:
     return server
 
 
-def _server(remote: Remote, job: int) -> Server | None:
-    """Return the job's JupyterLab, or None if it has not started. Raises JobError if the job has ended."""
+def _server(remote: Remote, job: int) -> str:
+    """Return the node's name or address, the path of the Unix socket, and the token, separated by spaces.
+
+    The result is "" before JupyterLab has started. Raises JobError if the job has ended.
+    """
     found = read_job(remote, job)
     if found.ended:
         raise JobError(f"job {job} ({found.name}) has ended: {explain(found)}; `yard logs {job}` prints its log")
     if found.state != "RUNNING":
-        return None
-    words = remote.run(f"cat {shlex.quote(found.run_dir)}/notebook 2>/dev/null || true").split()
-    return Server(*words) if words else None
+        return ""
+    return remote.run(f"cat {shlex.quote(found.run_dir)}/notebook 2>/dev/null || true")
 
 
-def _forward_argv(remote: Remote, server: Server, port: int) -> list[str]:
-    node = next(node.name for node in remote.stack.cluster.nodes if server.node in {node.name, node.private_ip})
-    return remote.argv(None, node, "-N", *OWN_CONNECTION, "-L", f"127.0.0.1:{port}:{server.path}")
-
-
-def _forward(remote: Remote, job: int, server: Server, argv: list[str]) -> None:
+def _forward(remote: Remote, job: int, server: str, argv: list[str]) -> None:
     """Forward the port until the connection is lost, the job restarts, or the job ends (JobError)."""
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL) as process:
         try:

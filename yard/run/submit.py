@@ -560,9 +560,11 @@ def own_path(environment: str | None) -> str | None:
     return str(Path(environment).absolute()) if environment is not None and is_file(environment) else environment
 
 
-def own_packages(packages: Sequence[str] | None) -> list[str] | None:
-    """Return the values of --with, with absolute paths like `own_path`."""
-    return [str(Path(value).absolute()) if is_path(value) else value for value in packages] if packages else None
+def options_of(environment: str | None, packages: Sequence[str] | None, **given: Any) -> dict[str, Any]:
+    """Return the keys of a job file for the options that are set. Paths become absolute as in `own_path`."""
+    paths = [str(Path(value).absolute()) if is_path(value) else value for value in packages or ()]
+    keys = {**given, "environment": own_path(environment), "with": paths or None}
+    return {key: value for key, value in keys.items() if value is not None}
 
 
 def _sends_here(request: Request) -> bool:

@@ -268,7 +268,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
 
 def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
     out = printed(*COMPLETE, "--ssh-from", "203.0.113.0/24", "--offline")
-    assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs, list price $66.11/h\n" in out
+    assert "wrote stacks/Pulumi.new.yaml\nstack new: 3 hosts, 16 GPUs, list price $66.11/h\n" in out
     assert "203.0.113.0/24 is reserved for documentation (RFC 5737)" in out
     assert "list prices of eastus, read on 2026-" in out
     assert f"not included: {NOT_INCLUDED}\n" in out
@@ -294,14 +294,27 @@ def test_it_needs_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_new_project_reports_all_problems_and_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / ".github" / "workflows").mkdir(parents=True)
-    for name in ("README.md", ".github/workflows/preview.yml"):
+    for name in ("Pulumi.yaml", ".github/workflows/preview.yml"):
         (tmp_path / name).write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     err = refused("new", "big", "--dir", str(tmp_path), "--provider", "gcp", "--machine", "a3-higpu-8g", "--count", "x")
-    problems = ("README.md: exists", "workflows/preview.yml: exists", "--machine: must be", "--project: is missing")
+    problems = ("Pulumi.yaml: exists", "workflows/preview.yml: exists", "--machine: must be", "--project: is missing")
     expected = ("problems in yard new; nothing was written", *problems, "--count: must be a whole number")
     assert [text for text in expected if text not in err] == []
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_new_project_keeps_a_readme_and_a_gitignore(tmp_path: Path) -> None:
+    own = {"README.md": "mine\n", ".gitignore": "*.o\n/.venv\n"}
+    for name, text in own.items():
+        (tmp_path / name).write_text(text)
+    words = [word for key, answer in {**A100, **OPTIONS["azure"]}.items() for word in (f"--{key}", answer)]
+    code, out, err = yard("new", "big", "--dir", str(tmp_path), "--offline", *words)
+    assert code == 0, err
+    assert "README.md exists and was not changed\n" in err
+    assert ".gitignore exists and was not changed; add these lines: /.trainyard __pycache__/\n" in err
+    assert "wrote " + str(tmp_path / "Pulumi.yaml") in out
+    assert {name: (tmp_path / name).read_text() for name in own} == own
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device", "file")])

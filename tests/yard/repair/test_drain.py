@@ -63,7 +63,7 @@ def test_an_operators_drain_names_the_operator(text: str, head: Head) -> None:
     assert not is_own(reason)
     assert operator_in(reason) == "TY-gone--alice@laptop"
     assert operator_in("TY:gone: alice@laptop: x") is None
-    assert f"{FIRST} is drained as before: {reason}" in printed("drain", FIRST, "--reason", text)
+    assert f"{FIRST} is drained: {reason}" in printed("drain", FIRST, "--reason", text)
     assert len(head.scontrol.calls) == 1
     out = printed("drain", FIRST, SECOND, "--reason", "new cable")
     assert f"{FIRST} is drained: TY-gone--alice@laptop: new cable (the earlier reason was: {reason})" in out
@@ -76,7 +76,7 @@ def test_an_operators_drain_names_the_operator(text: str, head: Head) -> None:
     )
     for name in (FIRST, SECOND):
         head.put(name, "idle", reason)
-    assert printed("undrain", FIRST) == f"{FIRST} is idle as before\n"
+    assert printed("undrain", FIRST) == f"{FIRST} is idle\n"
     assert reason not in printed("nodes")
 
 

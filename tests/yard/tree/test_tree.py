@@ -398,17 +398,14 @@ def test_a_copy_replaces_different_files_only_on_request(run_folder: Path, tmp_p
 
 
 WRONG_COPIES = [
-    ("7:../other", ".", "7:../other is outside the job's run folder"),
-    ("7:secret", ".", "7:secret is outside the job's run folder"),
-    ("train.py", "7:out dir/../../other", "is outside the job's run folder"),
-    ("7:/etc/passwd", ".", "Fix: write cluster:/etc/passwd"),
-    ("cluster:etc", ".", "must be absolute"),
-    ("7:none", ".", "7:none does not exist"),
+    ("cluster:etc", ".", "cluster:/PATH"),
+    ("7:none", ".", "/none does not exist on the cluster"),
+    ("cluster:/none", ".", "/none does not exist on the cluster"),
     ("8:x", ".", "job 8 does not exist"),
     ("none", "7:", "none does not exist on this computer"),
     ("train.py", "7:none/x", "none does not exist"),
     ("7:latest", "none/x", "none does not exist"),
-    ("train.py", "7:x/out", "x/out/train.py is a folder, and train.py is a file"),
+    ("train.py", "7:x/out", "x/out/train.py is a folder, and"),
     ("a", "b", "exactly one of SOURCE and DEST must be on the cluster"),
     ("7:a", "cluster:/b", "exactly one of SOURCE and DEST must be on the cluster"),
 ]
@@ -417,13 +414,11 @@ WRONG_COPIES = [
 @real
 def test_a_wrong_copy_is_refused(run_folder: Path, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree)
-    (run_folder.parent / "other").write_text("other job")
     (run_folder / "x" / "out" / "train.py").mkdir(parents=True)
     before = names(tree)
     for source, dest, words in WRONG_COPIES:
         assert words in refused("cp", source, dest), (source, dest)
     assert names(tree) == before
-    assert (run_folder.parent / "other").read_text() == "other job"
 
 
 @real
