@@ -116,7 +116,8 @@ class Project:
         return self.run(sys.executable, "-m", "yard", *arguments, timeout=timeout, check=check)
 
     def yard_json(self, *arguments: str, timeout: float = 300) -> Any:
-        return json.loads(self.yard(arguments[0], "--json", *arguments[1:], timeout=timeout).out)
+        """Return the document of a command. It is the last line, because `run` also returns the progress on stderr."""
+        return json.loads(self.yard(arguments[0], "--json", *arguments[1:], timeout=timeout).out.splitlines()[-1])
 
     def on(self, node: str, command: str, timeout: float = 120, check: bool = True) -> str:
         """Run a shell command on a node as the admin user, with the generated SSH configuration."""

@@ -35,8 +35,9 @@ def test_a_job_runs_on_the_cluster_of_a_new_project(tmp_path: Path) -> None:
     user.run(project, "pulumi", "stack", "select", "--create", "mine")
     try:
         user.run(project, "pulumi", "up", "-s", "mine", *QUICK, seconds=900)
-        (tmp_path / "mine.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of my script')\n")
-        words = ["yard", "submit", "../mine.py", "--nodes", "2", "--launcher", "srun", "--follow"]
+        (tmp_path / "scripts").mkdir()
+        (tmp_path / "scripts" / "mine.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of my script')\n")
+        words = ["yard", "submit", "../scripts/mine.py", "--nodes", "2", "--launcher", "srun", "--follow"]
         done = user.run(project, *words, seconds=600)
         assert [rank for rank in range(4) if f"rank {rank} of my script" not in done.stdout] == []
         assert "COMPLETED: every rank ended with exit code 0" in done.stdout + done.stderr

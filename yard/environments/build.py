@@ -105,7 +105,8 @@ def build(request: dict[str, Any], request_folder: Path, target: Path) -> None:
 
 def add(request: dict[str, Any], archive: Path, folder: Path) -> None:
     """Unpack the archive's packages into a virtual environment, and let it use the packages of `base`."""
-    print(f"unpacking {request['packages']} packages", flush=True)
+    count = request["packages"]
+    print(f"unpacking {count} package{'' if count == 1 else 's'}", flush=True)
     packages = folder / "lib" / f"python{_VERSION}" / "site-packages"
     command = ["tar", "-xzf", str(archive), "-C", str(packages), "--no-same-owner"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -146,7 +146,7 @@ def _ensure(remote: Remote, definition: Definition, archive: Callable[[], Path] 
     if not definition.hashed:
         warn(f"yard: {definition.name} has no hashes, so pip cannot verify the packages")
     if archive is not None:
-        warn(f"yard: downloading {len(definition.packages)} packages for {definition.name}")
+        warn(f"yard: downloading the packages of {definition.name}")
     sent = archive() if archive is not None else None
     warn(f"yard: building environment {definition.name} on {head}; later jobs use the result")
     return _build(remote, definition, envs, sent)
