@@ -90,7 +90,7 @@ def submit(
     cluster, without files that git ignores. `yard submit job.sbatch` submits a Slurm script unchanged; options override
     its #SBATCH lines.
     """
-    from yard.run.environments import job_notes, provide
+    from yard.run.environments import notes, provide
     from yard.run.submit import Request, options_of, read_request, send, send_all, show_files
 
     words = context.meta.get(AfterDashes.META, ())
@@ -111,7 +111,7 @@ def submit(
         return
     jobs = prepare(remote.stack.cluster)
     if dry_run:
-        lines = job_notes(jobs[0], remote.stack.cluster)
+        lines = notes(jobs[0].file, jobs[0].environment, jobs[0].packages, remote.stack.cluster)
         show_files(jobs, as_json, {"estimate": None, "environment": lines}, lines)
         return
     jobs = provide(remote, jobs)
@@ -136,7 +136,7 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     except ClusterError:
         raise error from None
     from yard.preview.rehearsal import rehearse
-    from yard.run.environments import job_notes
+    from yard.run.environments import notes
     from yard.run.submit import estimate, estimate_lines, show_files
 
     rehearsal = rehearse(stack, str(error))
@@ -145,7 +145,7 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     reason = "the stack does not exist yet" if "no stack named" in rehearsal.reason else rehearsal.reason
     warn(f"yard: {rehearsal.notice}: {reason}")
     jobs = prepare(rehearsal.cluster)
-    lines = job_notes(jobs[0], rehearsal.cluster)
+    lines = notes(jobs[0].file, jobs[0].environment, jobs[0].packages, rehearsal.cluster)
     facts = {"estimate": estimate(rehearsal, jobs), "environment": lines}
     show_files(jobs, as_json, facts, [*estimate_lines(rehearsal, jobs), *lines])
 

@@ -49,7 +49,7 @@ def build(
 
     definition = definition_of(name)
     if dry_run:
-        lines = environments.notes(name, definition, (), "/shared")
+        lines = environments.notes(name, definition)
         text = "\n  ".join([*lines, " ".join(definition.packages)])
         facts = {**definition.request, "digest": definition.digest, "packages": definition.packages}
         answer(text, facts, as_json)

@@ -86,7 +86,8 @@ def _download(remote: Remote, path: str, dest: str) -> tuple[list[str], str]:
     """Return rsync's arguments for the files, and the path of the copy."""
     kind, path = _examine(remote, path, "")
     if kind == "missing":
-        raise SyncError(f"{path} does not exist on the cluster")
+        folder = shlex.quote(posixpath.dirname(path.rstrip("/")))
+        raise SyncError(f"{path} does not exist on the cluster. Fix: `yard ssh -- ls {folder}` lists the files")
     target = Path(dest).absolute()
     if target.is_dir() or dest.endswith("/"):
         target /= posixpath.basename(path.rstrip("/")) or "root"

@@ -14,7 +14,7 @@ from pathlib import Path
 from trainyard.errors import JobError, RemoteError
 from yard.run.jobs import read_job
 from yard.run.queue import Job
-from yard.show import answer
+from yard.show import say, say_json
 from yard.stack.load import USER_KEY
 from yard.stack.remote import Remote
 
@@ -50,26 +50,27 @@ def open_editor(remote: Remote, job: int, folder: str | None, as_json: bool) -> 
     host, config = _write_entry(remote, found)
     done = subprocess.run(["ssh", "-F", str(config), host, "true"], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RemoteError(f"cannot connect to job {found.id}: {done.stderr.strip() or 'no message'}")
+        cause = done.stderr.strip() or f"exit code {done.returncode}"
+        raise RemoteError(f"cannot connect to job {found.id}: {cause}. Fix: run `yard doctor`")
     command = ["code", "--remote", f"ssh-remote+{host}", folder or found.run_dir]
-    facts = {"host": host, "config": str(config), "command": command}
-    problem = "" if as_json else _problem(config, host)
-    answer(problem or f"VS Code opens {command[-1]} on {host}; the connection ends with job {job}", facts, as_json)
-    if not problem and not as_json:
+    if as_json:
+        say_json({"host": host, "config": str(config), "command": command})
+    elif missing := _missing(config, host):
+        say(f"{'; '.join(missing)}. Then run the command again, or connect another editor to the SSH host {host}")
+    else:
+        say(f"VS Code opens {command[-1]} on {host}; the connection ends with job {job}")
         subprocess.run(command, timeout=_SECONDS, check=False)
 
 
-def _problem(config: Path, host: str) -> str:
-    """Return what the user must do before VS Code can connect, or ''."""
+def _missing(config: Path, host: str) -> list[str]:
+    """Return what the user must do before VS Code can connect."""
     shown = subprocess.run(["ssh", "-G", host], capture_output=True, text=True, check=False).stdout
-    lines = []
+    steps = []
     if f"{config.with_suffix('.known_hosts')}" not in shown:
-        lines.append(f'add this line to the beginning of ~/.ssh/config: Include "{config.parent}/job-*.conf"')
+        steps.append(f'add this line to the beginning of ~/.ssh/config: Include "{config.parent}/job-*.conf"')
     if shutil.which("code") is None:
-        lines.append("install VS Code with the extension Remote - SSH and its command `code`")
-    if not lines:
-        return ""
-    return f"{'; '.join(lines)}. Then run the command again, or connect another editor to the SSH host {host}"
+        steps.append("install VS Code with the extension Remote - SSH and its command `code`")
+    return steps
 
 
 def _write_entry(remote: Remote, job: Job) -> tuple[str, Path]:

@@ -60,15 +60,8 @@ def describe(definition: Definition, shared_path: str) -> str:
     )
 
 
-def job_notes(job: Prepared, cluster: Cluster) -> list[str]:
-    """Return `notes` for a job."""
-    # Debian 13, which the local stack uses, has Python 3.13. Ubuntu 24.04, the clouds' default, has Python 3.12.
-    python = "3.13" if cluster.provider == "local" else "3.12"
-    return notes(job.file, job.environment, job.packages, cluster.shared_path, python)
-
-
 def notes(
-    file: str, definition: Definition | None, packages: Sequence[str], shared_path: str, python: str = "3.12"
+    file: str, definition: Definition | None, packages: Sequence[str] = (), cluster: Cluster | None = None
 ) -> list[str]:
     """Return the lines that a dry run prints about an environment and the packages that are added to it.
 
@@ -76,7 +69,9 @@ def notes(
     EnvironmentFileError if they do not exist or do not fit together.
     """
     own = definition or _NODES_PYTHON
-    lines = [describe(own, shared_path)] if definition else []
+    lines = [describe(own, cluster.shared_path if cluster else "/shared")] if definition else []
+    # Debian 13, which the local stack uses, has Python 3.13. Ubuntu 24.04, the clouds' default, has Python 3.12.
+    python = own.python or ("3.13" if cluster and cluster.provider == "local" else "3.12")
     with tempfile.TemporaryDirectory(prefix="yard-") as folder:
         if definition and not own.hashed:
             Path(folder, "requirements.txt").write_text(own.requirements)
@@ -85,8 +80,8 @@ def notes(
             return lines
         present = pinned(own.requirements) if own.hashed else []
         added = Addition(
-            file=file, packages=packages, base=_title(definition), present=present, python=own.python or python,
-            machine="x86_64", folder=Path(folder),
+            file=file, packages=packages, base=_title(definition), present=present, python=python, machine="x86_64",
+            folder=Path(folder),
         )  # fmt: skip
         try:
             found = pinned(added.resolve())
@@ -94,7 +89,7 @@ def notes(
             return [*lines, str(error)]
     names = ", ".join(f"{name} {version}" for name, version, _ in found) or "none"
     unknown = "; the nodes' own packages were not considered" if own.system_packages else ""
-    return [*lines, f"packages resolved for Python {added.python} in addition to {added.base}: {names}{unknown}"]
+    return [*lines, f"packages resolved for Python {python} in addition to {added.base}: {names}{unknown}"]
 
 
 def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
