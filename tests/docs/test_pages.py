@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,11 @@ import pytest
 import yaml
 from health.node import load_checks
 from typer import Exit
-from typer.main import get_command
 
 from components.platforms import PLATFORMS
 from tests.conftest import ROOT, MakeProgram
 from tests.plain_clone import PlainClone, commands
-from tests.yard.conftest import outputs_file
+from tests.yard.conftest import command_tree, outputs_file
 from yard.commands.cli import app
 from yard.doctor.checks import CHECKS
 from yard.environments.definition import environment_names
@@ -107,7 +105,8 @@ def test_a_table_lists_every_name(page: str, heading: str, names: Iterable[str])
 
 def test_every_command_is_listed() -> None:
     cells = " ".join(first_column("docs/commands.md", "# yard"))
-    assert [name for name in yard().commands if not re.search(rf"\b{name}\b", cells)] == []
+    commands: Any = command_tree(app).commands  # type: ignore[attr-defined]
+    assert [name for name in commands if not re.search(rf"\b{name}\b", cells)] == []
 
 
 ELSEWHERE = (
@@ -183,15 +182,9 @@ def words_of(line: str) -> list[str]:
     return [re.sub(r"^\[|\]$|(?<=[a-z])\|[a-z]+", "", word) for word in words]
 
 
-@cache
-def yard() -> Any:
-    """Return the command line. Typer takes 50 ms to build it, and the pages contain hundreds of commands."""
-    return get_command(app)
-
-
 def parse(words: list[str]) -> None:
     """Parse a command as `yard` would, without running it. Raises UsageError."""
-    command = yard()
+    command: Any = command_tree(app)
     if words == ["yard", "--install-completion"]:
         return  # parsing this option would write to the shell's start-up file
     parent = None
@@ -211,7 +204,7 @@ def parse(words: list[str]) -> None:
 def failure(line: str) -> str | None:
     words = words_of(line)
     # A sentence such as "`yard logs` prints ..." names a command without arguments, so it is not parsed.
-    group = yard()
+    group: Any = command_tree(app)
     for word in words[1:] or [""]:
         group = getattr(group, "commands", {}).get(word)
         if group is None:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer.testing
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from typer.main import get_command
@@ -36,6 +37,10 @@ HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYa
 
 SCHEMAS = ROOT / "yard" / "schemas"
 
+command_tree = cache(get_command)
+# Typer builds the tree of all commands in each call, which takes longer than most commands. Nothing changes the tree.
+typer.testing._get_command = command_tree  # type: ignore[attr-defined]
+
 
 def yard(*words: str) -> tuple[int, str, str]:
     """Run a command of yard. Return its exit code and what it prints on stdout and stderr.
@@ -55,7 +60,7 @@ _WRONG_USAGE = 2
 
 def command_of(words: Sequence[str]) -> str:
     """Return the words that name the command, for example "env ls"."""
-    group: Any = get_command(app)
+    group: Any = command_tree(app)
     found: list[str] = []
     for word in words:
         if word not in getattr(group, "commands", {}):

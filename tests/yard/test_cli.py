@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 from rich.text import Text
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.conftest import ROOT
-from tests.yard.conftest import FakeStack, printed, refused, yard
+from tests.yard.conftest import FakeStack, command_tree, printed, refused, yard
 from trainyard import project
 from trainyard.outputs import Cluster
 from trainyard.printable import printable
@@ -43,7 +42,7 @@ def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
         yield from commands(command, *words) if hasattr(command, "commands") else [words]
 
 
-COMMANDS = sorted(map(" ".join, commands(get_command(app))))
+COMMANDS = sorted(map(" ".join, commands(command_tree(app))))
 WITHOUT_A_CLUSTER = {"checks", "hosts scan", "init", "new", "preview", "prices update", "recipes", "schema", "size"}
 """Commands that do not read a cluster's outputs."""
 

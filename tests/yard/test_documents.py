@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from tests.yard.conftest import HOST_KEY, SCHEMAS, FakeStack, MakeProgram, printed, validate, yard
+from tests.yard.conftest import HOST_KEY, SCHEMAS, FakeStack, MakeProgram, command_tree, printed, validate, yard
 from tests.yard.init.test_init import COMPLETE, stacks
 from tests.yard.preview.test_preview import engine
-from tools import documents
 from yard import prices
 from yard.commands.cli import app
 from yard.prices import PriceChange
@@ -36,7 +34,7 @@ def with_json(command: Any, *words: str) -> Iterator[str]:
         yield from with_json(nested, *words, name)
 
 
-COMMANDS = sorted(with_json(get_command(app)))
+COMMANDS = sorted(with_json(command_tree(app)))
 JOB = "echo 'JobId=7 JobName=x UserId=t(1) NumNodes=1 JobState=FAILED ExitCode=1:0 WorkDir=/shared/jobs/x'"
 RUNNING = JOB.replace("FAILED", "RUNNING")
 ENDED = f"printf 'a\\n\\036'; {JOB}"
@@ -146,6 +144,8 @@ def test_the_output_of_a_command_has_its_format(command: str, run: Callable[[str
 
 
 def test_the_committed_schemas_are_current() -> None:
+    from tools import documents  # noqa: PLC0415  (it builds all types, which each process of pytest would do)
+
     rendered = documents.rendered()
     assert set(COMMANDS) - set(documents.DOCUMENTS) == {"schema"}
     assert {file.name: file.read_text() for file in SCHEMAS.glob("*.json")} == rendered, (
