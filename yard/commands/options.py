@@ -77,25 +77,21 @@ WithOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def operator_of(context: typer.Context, stack: str, command: str) -> Remote:
+def operator_of(stack: str, outputs: Path | None, command: str) -> Remote:
     """Return the connection to a stack's cluster, for a command that only operators can run.
 
     Raises StackError for a job user, whose outputs file contains neither the stack's state nor the admin's key.
     """
-    import os
     import shutil
 
     from trainyard.errors import StackError
     from yard.stack.pulumi import environment
 
-    set_by_variable = "TRAINYARD_OUTPUTS" in os.environ
-    has_file = set_by_variable and _source(context, "stack") not in {"COMMANDLINE", "ENVIRONMENT"}
-    has_file = has_file or _source(context, "outputs") == "COMMANDLINE"
-    if has_file or shutil.which("pulumi", path=environment().get("PATH")) is None:
+    if outputs is not None or shutil.which("pulumi", path=environment().get("PATH")) is None:
         raise StackError(
             f"`{command}` changes machines, so it needs the role operator: the stack's Pulumi backend, the Pulumi CLI "
-            "and a clone of the repository. Fix: ask an operator of the cluster (docs/team.md lists the roles), or, as "
-            "an operator, run it in the clone with --stack NAME"
+            "and the cluster's project. Fix: ask an operator of the cluster (docs/team.md lists the roles), or, as an "
+            "operator, run it in the project with --stack NAME"
         )
     return remote_of(stack, None)
 

@@ -66,7 +66,6 @@ def undrain(
 
 @app.command()
 def roll(
-    context: typer.Context,
     group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups, help="The node group.")],
     max_unavailable: Annotated[
         int,
@@ -87,7 +86,7 @@ def roll(
     """
     from yard.repair.roll import RollRequest
 
-    remote = operator_of(context, stack, "yard roll")
+    remote = operator_of(stack, outputs, "yard roll")
     seconds = None if timeout is None else timeout * 60
     request = RollRequest(target=group, max_unavailable=max_unavailable, idle_seconds=seconds, checkpoint=checkpoint)
     _replace(remote, request, abandon=abandon, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -95,7 +94,6 @@ def roll(
 
 @app.command()
 def replace(
-    context: typer.Context,
     node: Annotated[str, typer.Argument(metavar="NODE", autocompletion=completion.hosts, help="Name of a worker.")],
     timeout: TimeoutOption = None,
     checkpoint: CheckpointOption = False,
@@ -112,7 +110,7 @@ def replace(
     """
     from yard.repair.roll import RollRequest
 
-    remote = operator_of(context, stack, "yard replace")
+    remote = operator_of(stack, outputs, "yard replace")
     seconds = None if timeout is None else timeout * 60
     request = RollRequest(verb="replace", target=node, idle_seconds=seconds, checkpoint=checkpoint)
     _replace(remote, request, abandon=abandon, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -138,7 +136,6 @@ def _replace(remote: Remote, request: RollRequest, *, abandon: bool, dry_run: bo
 
 @app.command()
 def heal(
-    context: typer.Context,
     perform: Annotated[bool, typer.Option("--perform", help="Perform the steps.")] = False,
     auto: Annotated[
         bool, typer.Option("--auto", help="Perform the steps if the stack file contains `repair: auto`.")
@@ -170,7 +167,7 @@ def heal(
         raise typer.BadParameter("use only one of --perform, --auto, --install-timer and --explain")
     if as_json and option:
         raise typer.BadParameter("omit it, because a repair prints output from pulumi", param_hint="--json")
-    remote = operator_of(context, stack, f"yard heal {option}") if option else remote_of(stack, outputs)
+    remote = operator_of(stack, outputs, f"yard heal {option}") if option else remote_of(stack, outputs)
     if explain is not None:
         repairs.explain(remote, explain, as_json)
         return
