@@ -116,7 +116,9 @@ def cp(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A local path, JOB:PATH, last:PATH or cluster:/PATH.")
     ],
-    dest: Annotated[str, typer.Argument(metavar="DEST", help="Likewise. One of both must be on the cluster.")],
+    dest: Annotated[
+        str, typer.Argument(metavar="DEST", help="Like SOURCE. Exactly one of them must be on the cluster.")
+    ],
     force: Annotated[bool, typer.Option("--force", help="Replace different files at the destination.")] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",

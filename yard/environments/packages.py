@@ -132,8 +132,8 @@ class Addition:
         (self.folder / "present").mkdir()
         lines = []
         for name, version, marker in self.present:
-            if not _VERSION.fullmatch(version):  # no requirement can name such a version of a distribution's package
-                continue
+            if not _VERSION.fullmatch(version):
+                continue  # some packages of the distribution have a version that no requirement can name
             wheel = f"{name.replace('-', '_')}-{version}"
             path = self.folder / "present" / f"{wheel}-py3-none-any.whl"
             with zipfile.ZipFile(path, "w") as opened:
@@ -171,7 +171,7 @@ class Addition:
             cause = f"{cause}: {' '.join(log[0].strip().splitlines()[-3:])}"
         if _UNREACHABLE.search(done.stderr):
             fix = "check the network, and the settings of uv or pip on this computer"
-            raise BuildError(f"packages: they were not resolved, because an index is unreachable: {cause}. Fix: {fix}")
+            raise BuildError(f"the packages were not resolved, because an index is unreachable: {cause}. Fix: {fix}")
         present = {name: version for name, version, _ in self.present}
         named = dict.fromkeys(_canonical(word) for word in re.split(r"[^\w.-]+", cause))
         if versions := [f"{name} {present[name]}" for name in named if name in present]:

@@ -86,9 +86,9 @@ def _states(remote: Remote, names: Collection[str]) -> dict[str, tuple[str, str]
 
 
 def _faults(remote: Remote, node: str, reason: str) -> list[str]:
-    """Return the reasons why a node must stay out of service. The node's health service is asked if Slurm names none.
+    """Return the reasons why a node must stay out of service.
 
-    Slurm does not name a fault if an operator has drained the node since.
+    An operator's reason replaces that of a fault, so the node's health service is asked if Slurm names no fault.
     """
     if reason == ROLL:
         return [f"`yard roll` or `yard replace` has drained {node}; finish it, or use its option --abandon"]

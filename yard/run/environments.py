@@ -161,8 +161,10 @@ def built(remote: Remote) -> list[dict[str, Any]]:
 
 
 def remove(remote: Remote, chosen: Sequence[str]) -> list[str]:
-    """Remove the environments whose folders or names are in `chosen`, and those that add packages to them. Return their
-    folders. Raises JobError if an environment is unknown or in use."""
+    """Remove the environments whose folders or names are in `chosen`, and those that add packages to them.
+
+    Returns their folders. Raises JobError if an environment is unknown or in use.
+    """
     environments = built(remote)
     names = {made["folder"]: made["name"] for made in environments}
     for name in chosen:

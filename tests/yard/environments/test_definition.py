@@ -450,7 +450,7 @@ def test_a_dry_run_resolves_packages(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_CACHE_DIR", "other")
     (line,) = json.loads(printed("submit", job, "--with", "gamma", "--dry-run", "--json"))["environment"]
-    assert line.startswith("packages: they were not resolved, because an index is unreachable: Failed to fetch: ")
+    assert line.startswith("the packages were not resolved, because an index is unreachable: Failed to fetch: ")
 
 
 @pytest.mark.engine
