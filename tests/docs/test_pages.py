@@ -360,6 +360,7 @@ def test_the_example_awaits_a_job_and_fails_with_it(words: str, stand_in: Cluste
     assert "recipe not found" in done.stderr
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("state", "failed", "result"),
     [

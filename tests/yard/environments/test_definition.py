@@ -408,6 +408,7 @@ def test_packages_are_added_without_the_index(ssh: Program, stack: FakeStack, in
     assert list(envs.glob("own*")) == []
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("packages", "message"),
     [
@@ -434,6 +435,7 @@ def test_packages_that_cannot_be_added_are_refused(
     assert message.format(folder=tmp_path) in refused("submit", "job.yaml", "--dry-run")
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("job", ["hello", "job.sbatch"])
 def test_a_dry_run_resolves_packages(
     job: str, stack: FakeStack, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
