@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,11 @@ def test_results_are_copied_in_both_directions(cluster: Project, project: Path) 
     assert "different files exist: a b" in cluster.yard("cp", f"{job}:out [1]/a b", str(results), check=False).out
 
 
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_notebook_is_reached_through_ssh(cluster: Project) -> None:
     found = cluster.yard_json("notebook", "--time", "20m", timeout=1500)
     parts = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/lab\?token=(\w+)", found["url"])
@@ -129,7 +135,7 @@ def test_a_notebook_is_reached_through_ssh(cluster: Project) -> None:
     place, token = f"127.0.0.1:{parts[1]}", parts[2]
     with subprocess.Popen(found["forward"], stdin=subprocess.DEVNULL) as forward:
         try:
-            wait_until("the port", 60, lambda: socket.socket().connect_ex(("127.0.0.1", int(parts[1]))) == 0)
+            wait_until("the port", 60, partial(answers, int(parts[1])))
             with urllib.request.urlopen(f"http://{place}/lab?token={token}", timeout=60) as reply:
                 assert b"JupyterLab" in reply.read()
             with pytest.raises(urllib.error.HTTPError, match="403"):

@@ -126,6 +126,8 @@ def submit(
         raise typer.Exit(submit_attached(remote, lambda: send(remote, jobs[0], as_json).job, as_json))
     submitted = send(remote, jobs[0], as_json)
     if follow:
+        if jobs[0].nodes > 1 and not as_json:
+            warn(f"yard: following rank 0; run `yard logs {submitted.job} --rank N` for another rank")
         _follow(remote, submitted.job, 0, as_json)
 
 
