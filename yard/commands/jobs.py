@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,18 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 _EXAMPLES = "yard submit train.py --nodes 2 -- --lr 1e-4; yard submit -- python train.py; yard submit job.sbatch"
-JobArgument = Annotated[int, typer.Argument(metavar="JOB", min=1, help="Job number.")]
+_JOB = re.compile(r"[1-9][0-9]*|last")
+
+
+def _job(text: str) -> str:
+    if _JOB.fullmatch(text) is None:
+        raise typer.BadParameter(f"'{text}' is neither a job number nor `last`")
+    return text
+
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", parser=_job, help="Job number, or `last` for your newest job.")
+]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log; exit with the job's exit code.")]
 GroupOption = Annotated[str | None, typer.Option("--group", autocompletion=completion.groups, help="Node group.")]
 
@@ -192,7 +204,7 @@ def run(
 
 @app.command()
 def notebook(
-    job: Annotated[int | None, typer.Argument(metavar="[JOB]", min=1, help="Connect to this job again.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", parser=_job, help="Connect to this job again.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of nodes.")] = 1,
     gpus: Annotated[
         int | None, typer.Option("--gpus", "--gpus-per-node", min=0, help="GPUs on each node. Default: all.")
@@ -218,7 +230,7 @@ def notebook(
     here = notebooks.free_port(port)
     remote = remote_of(stack, outputs)
     options = options_of(environment, packages, nodes=nodes, gpus_per_node=gpus, group=group, time=time)
-    number = notebooks.start(remote, options) if job is None else job
+    number = notebooks.start(remote, options) if job is None else _number(remote, job)
     notebooks.connect(remote, number, here, as_json)
 
 
@@ -238,7 +250,8 @@ def code(
     """
     from yard.run.editor import open_editor
 
-    open_editor(remote_of(stack, outputs), job, folder, as_json)
+    remote = remote_of(stack, outputs)
+    open_editor(remote, _number(remote, job), folder, as_json)
 
 
 @app.command()
@@ -301,11 +314,12 @@ def logs(
 ) -> None:
     """Print a job's log, including the output of earlier starts."""
     remote = remote_of(stack, outputs)
+    number = _number(remote, job)
     if follow:
-        _follow(remote, job, rank, as_json)
+        _follow(remote, number, rank, as_json)
     from yard.run.jobs import show_log
 
-    show_log(remote, job, rank, as_json)
+    show_log(remote, number, rank, as_json)
 
 
 @app.command()
@@ -313,12 +327,15 @@ def wait(
     job: JobArgument, as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None
 ) -> None:
     """Wait until a job has ended. Exits with the job's exit code."""
-    _follow(remote_of(stack, outputs), job, 0, as_json, quiet=True)
+    remote = remote_of(stack, outputs)
+    _follow(remote, _number(remote, job), 0, as_json, quiet=True)
 
 
 @app.command()
 def cancel(
-    jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB...", min=1, help="Job numbers.")] = None,
+    jobs: Annotated[
+        list[str] | None, typer.Argument(metavar="JOB...", parser=_job, help="Job numbers, or `last`.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Cancel all jobs of the job user.")] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
@@ -329,7 +346,8 @@ def cancel(
         raise typer.BadParameter("name the jobs, or use --all")
     from yard.run.jobs import cancel_jobs
 
-    cancel_jobs(remote_of(stack, outputs), jobs or [], as_json)
+    remote = remote_of(stack, outputs)
+    cancel_jobs(remote, [_number(remote, job) for job in jobs or ()], as_json)
 
 
 @app.command()
@@ -339,7 +357,16 @@ def resume(
     """Restart a finished job from its last checkpoint."""
     from yard.run.jobs import resume_job
 
-    resume_job(remote_of(stack, outputs), job, as_json)
+    remote = remote_of(stack, outputs)
+    resume_job(remote, _number(remote, job), as_json)
+
+
+def _number(remote: Remote, job: str) -> int:
+    if job != "last":
+        return int(job)
+    from yard.run.jobs import find_job
+
+    return find_job(remote, job).id
 
 
 def _follow(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool = False) -> None:

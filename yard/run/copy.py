@@ -19,9 +19,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.errors import JobError, SyncError
-from yard.run.jobs import read_job
-from yard.run.schedulers import scheduler_of
+from trainyard.errors import SyncError
+from yard.run.jobs import find_job
 from yard.show import INTERRUPTED, answer, warn
 from yard.stack.remote import Remote
 from yard.tree.files import INSTALL
@@ -30,7 +29,6 @@ _REMOTE = re.compile(r"([0-9]+|last):(.*)|cluster:(/.*)", re.DOTALL)
 _OPTIONS = ("--archive", "--no-owner", "--no-group", "--no-D", "--safe-links", "--partial-dir=.yard-partial", "-s")
 _CHANGED = re.compile(r"(?m)^[<>c][fL]\S{9} (.*)$")
 """A file or a link in rsync's output for `%i %n` (rsync(1), --itemize-changes)."""
-_DAYS = 30
 _SHOWN = 5
 _EXAMINE = r"""
 path=$1 name=$2 makes=$3
@@ -56,7 +54,7 @@ def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) 
     if shutil.which("rsync") is None:
         raise SyncError("rsync is missing on this machine; " + INSTALL.format(tool="rsync"))
     job, path, absolute = theirs[0].groups()
-    path = absolute or posixpath.join(_run_folder(remote, job), path)
+    path = absolute or posixpath.join(find_job(remote, job).run_dir, path)
     with tempfile.TemporaryDirectory() as staged:
         if _REMOTE.fullmatch(source):
             words, target = _download(remote, path, dest)
@@ -70,16 +68,6 @@ def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) 
             return code
     answer(f"copied {source} to {target}", {"source": source, "target": target}, as_json)
     return 0
-
-
-def _run_folder(remote: Remote, job: str) -> str:
-    if job != "last":
-        return read_job(remote, int(job)).run_dir
-    jobs, user = f"{remote.stack.cluster.shared_path}/jobs/", remote.stack.cluster.head.user
-    for found in scheduler_of(remote.stack.cluster.scheduler).recent(remote, _DAYS):
-        if found.user == user and found.run_dir.startswith(jobs):
-            return found.run_dir
-    raise JobError(f"no job was submitted in the last {_DAYS} days; `yard ps --all` lists the jobs")
 
 
 def _download(remote: Remote, path: str, dest: str) -> tuple[list[str], str]:

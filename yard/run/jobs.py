@@ -33,6 +33,7 @@ _NOTICE_SECONDS = 30
 _SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
 _EVENT = re.compile(r"(?m)^(\d+) (start|end|fault)(?: (\S+) (\d+) (.+))?")
 """A line in a job's file `events`. The last groups are the node, time and reason of a fault."""
+_LAST_DAYS = 30
 _SIGNALLED = 128
 """An exit code above this number means that a signal ended the process."""
 _COLOURS = {
@@ -48,6 +49,17 @@ def read_job(remote: Remote, job: int) -> Job:
     if found is None:
         raise JobError(f"job {job} does not exist; `yard ps --all` lists all jobs")
     return found
+
+
+def find_job(remote: Remote, job: str) -> Job:
+    """Return the job with this number, or the user's newest job for `last`. Raises JobError if there is none."""
+    if job != "last":
+        return read_job(remote, int(job))
+    jobs, user = f"{remote.stack.cluster.shared_path}/jobs/", remote.stack.cluster.head.user
+    for found in scheduler_of(remote.stack.cluster.scheduler).recent(remote, _LAST_DAYS):
+        if found.user == user and found.run_dir.startswith(jobs):
+            return found
+    raise JobError(f"no job was submitted in the last {_LAST_DAYS} days; `yard ps --all` lists the jobs")
 
 
 def follow(

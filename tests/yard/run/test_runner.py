@@ -386,7 +386,7 @@ def test_job_is_submitted_followed_and_listed(yard: Yard) -> None:
     code, last = yard("submit", str(yard.job('echo "rank $RANK of $WORLD_SIZE"')), "--follow")
     assert (code, last["state"], last["id"], last["node_list"]) == (0, "COMPLETED", 1, "yard-gpu-0,yard-gpu-1")
     assert yard("logs", "1")[1]["lines"] == ["yard: job 1, start 0, on yard-gpu-0,yard-gpu-1", "rank 0 of 2"]
-    assert yard("logs", "1", "--rank", "1")[1]["lines"] == ["rank 1 of 2"]
+    assert yard("logs", "last", "--rank", "1")[1]["lines"] == ["rank 1 of 2"]
     code, rows = yard("ps")
     assert [(row["id"], row["state"], row["why"]) for row in rows] == [
         (1, "COMPLETED", "every rank ended with exit code 0")
