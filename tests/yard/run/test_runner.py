@@ -386,7 +386,7 @@ def test_job_is_submitted_followed_and_listed(yard: Yard) -> None:
     code, last = yard("submit", str(yard.job('echo "rank $RANK of $WORLD_SIZE"')), "--follow")
     assert (code, last["state"], last["id"], last["node_list"]) == (0, "COMPLETED", 1, "yard-gpu-0,yard-gpu-1")
     assert yard("logs", "1")[1]["lines"] == ["yard: job 1, start 0, on yard-gpu-0,yard-gpu-1", "rank 0 of 2"]
-    assert yard("logs", "last", "--rank", "1")[1]["lines"] == ["rank 1 of 2"]
+    assert yard("logs", "1", "--rank", "1")[1]["lines"] == ["rank 1 of 2"]
     code, rows = yard("ps")
     assert [(row["id"], row["state"], row["why"]) for row in rows] == [
         (1, "COMPLETED", "every rank ended with exit code 0")
@@ -401,13 +401,13 @@ def test_cancelled_job_frees_its_nodes(yard: Yard) -> None:
     yard("submit", str(yard.job("sleep 60")))
     yard.until(1, "RUNNING")
     assert {row["name"]: row["state"] for row in yard("nodes")[1]}["yard-gpu-1"] == "allocated"
-    assert yard("cancel", "1")[1] == {"cancelled": [1], "already_ended": []}
+    assert yard("cancel", "1")[1] == {"version": 1, "cancelled": [1], "already_ended": []}
     code, ended = yard("wait", "1")
     assert (code, ended["state"]) == (143, "CANCELLED")
     assert ended.items() <= yard("ps")[1][0].items()
     assert yard.pids(1) == []
     assert {row["name"]: row["state"] for row in yard("nodes")[1]}["yard-gpu-1"] == "idle"
-    assert yard("cancel", "1")[1] == {"cancelled": [], "already_ended": [1]}
+    assert yard("cancel", "1")[1] == {"version": 1, "cancelled": [], "already_ended": [1]}
 
 
 def test_job_without_runner_is_lost_and_can_be_resumed(yard: Yard) -> None:

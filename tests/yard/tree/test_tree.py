@@ -368,6 +368,7 @@ def test_files_and_folders_are_copied_in_both_directions(
     printed("cp", f"7:{odd}", ".")
     printed("cp", "last:latest", "renamed.pt")
     printed("cp", "last:out dir", "folder")
+    assert json.loads(printed("wait", "last", "--json").splitlines()[-1])["id"] == 7
     answer = json.loads(printed("cp", "7:", ".", "--json"))
     assert answer == {"version": 1, "source": "7:", "target": f"{here}/{run_folder.name}"}
     assert (here / "a[1] $x.pt").read_text() == (here / "renamed.pt").read_text() == "weights"
