@@ -40,7 +40,7 @@ def test_a_job_runs_on_the_cluster_of_a_new_project(tmp_path: Path) -> None:
         words = ["yard", "submit", "../scripts/mine.py", "--nodes", "2", "--launcher", "srun", "--follow"]
         done = user.run(project, *words, seconds=600)
         assert "rank 0 of my script" in done.stdout
-        assert "rank 3 of my script" in user.run(project, "yard", "logs", "last", "--rank", "3").stdout
+        assert "rank 1 of my script" in user.run(project, "yard", "logs", "last", "--rank", "1").stdout
         assert "COMPLETED: every rank ended with exit code 0" in done.stdout + done.stderr
         assert list((project / ".trainyard" / "ssh" / "mine").glob("id_ed25519*"))
     finally:
