@@ -1,7 +1,7 @@
 """Renders the script that turns a builder machine into an image, and computes the image's name.
 
-The image contains the result of the stages that run once, and the packages for the driver and docker. Because all of a
-cluster's machines use the image, the script runs the stages for each kind of node.
+The image contains the result of the stages that run once, and the software for the driver, containers and NCCL's
+transport. Because all of a cluster's machines use the image, the script runs the stages for each kind of node.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PROGRAM = installed("cloud-init/bake")
 _BEGIN = f"systemd-run --quiet --no-block --unit=trainyard-bake {BIRTH}/bake"
 """Starts the stages in the background, so that the boot can complete."""
 _RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)
-_INSTALLS_ONCE = frozenset({"44-containers"})
-"""Stages that run at every boot of a node, and also run on a builder to install packages."""
+_INSTALLS_ONCE = frozenset({"44-containers", "45-transport"})
+"""Stages that run at every boot of a node, and also run on a builder to install software."""
 _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
 """Files that the builder's stages source. MIRRORS is missing, because it does not affect the finished image."""
 _ON_BUILDER = frozenset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.cloud_init.stage_sandbox import Ran, Sandbox, bash
 pytestmark = pytest.mark.engine
 
 RECORDED = (
-    *("curl", "apt-get", "apt-mark", "docker", "modprobe", "mount", "mv", "chmod"),
+    *("curl", "apt-get", "apt-mark", "docker", "modprobe", "mount", "mv", "chmod", "systemctl"),
     *("dpkg-query", "dpkg-deb", "dkms", "gpg", "uname", "ldconfig"),
 )
 TCPXO_NODE = {"FABRIC": "gpudirect-tcpxo", "GPUS": "1"}
@@ -177,8 +178,7 @@ def test_new_plugin_replaces_the_files_of_the_old_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("answer", "pulls"), [("0 ", False), ("1 ", True)])
 def test_only_missing_images_are_pulled(tmp_path: Path, answer: str, pulls: bool) -> None:
     ran = fresh(tmp_path, {"docker image": answer}).run(STAGE, **TCPXO_NODE).passed()
-    images = ["nccl-plugin-gpudirecttcpx-dev:v1.0.17", "tcpgpudmarxd-dev:v1.0.23"]
-    assert [line.split("/")[-1] for line in ran.calls("docker pull")] == images * pulls
+    assert [line.split("/")[-1] for line in ran.calls("docker pull")] == ["tcpgpudmarxd-dev:v1.0.23"] * pulls
     assert bool(ran.calls("docker login")) is pulls
 
 
@@ -222,10 +222,12 @@ def test_gib_stage_installs_and_holds_its_packages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fabric", "key"), [("gpudirect-gib", CUDA_KEY), ("gpudirect-tcpxo", REGISTRY_KEY)])
 def test_archive_must_respond_with_the_key_of_its_publisher(tmp_path: Path, fabric: str, key: str) -> None:
-    ran = node(tmp_path / "key", {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"}).run(STAGE, FABRIC=fabric, GPUS="1")
+    missing = {"dkms status": "0 "}
+    keys = {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"}
+    ran = node(tmp_path / "key", missing | keys).run(STAGE, FABRIC=fabric, GPUS="1")
     assert f"does not have the fingerprint {key}" in ran.failure()
     assert not [line for line in ran.calls("apt-get") if "nccl" in line]
-    ran = node(tmp_path / "unreachable", {"curl": "7 "}).run(STAGE, FABRIC=fabric, GPUS="1")
+    ran = node(tmp_path / "unreachable", missing | {"curl": "7 "}).run(STAGE, FABRIC=fabric, GPUS="1")
     assert "does not respond" in ran.failure()
 
 
@@ -258,7 +260,7 @@ def test_the_import_helper_is_patched_for_newer_kernels(tmp_path: Path, kernel: 
     module = "-m dmabuf-import-helper -v 1.1"
     steps = [text for text in ran.commands if text.startswith("dkms") and "status" not in text]
     assert steps == [f"dkms remove {module} --all", *(f"dkms {step} {module}" for step in ("add", "build", "install"))]
-    assert any(line.endswith(f"install linux-headers-{kernel}") for line in ran.commands)
+    assert any(line.endswith(f"install dkms linux-headers-{kernel}") for line in ran.commands)
     assert not any("install dmabuf-import-helper" in line for line in ran.commands)
 
 
@@ -266,3 +268,46 @@ def test_failed_module_build_fails_the_stage(tmp_path: Path) -> None:
     ran, _ = build(tmp_path, KERNEL, {"dkms build": "1 "})
     assert ran.failure().startswith(f"fail dmabuf-import-helper 1.1 does not build for {KERNEL}: ")
     assert "modprobe import-helper" not in ran.commands
+
+
+INSTALLED = {
+    "gvnic": "apt-get -q -y --no-install-recommends install google-fast-socket",
+    "gpudirect-tcpx": f"{TCPX}/nccl-plugin-gpudirecttcpx-dev:v3.1.9-2.19.4-12.0 install",
+    "gpudirect-tcpxo": f"{TCPXO}/nccl-plugin-gpudirecttcpx-dev:v1.0.17 install --install-nccl",
+    "gpudirect-gib": "install ibverbs-utils libnccl2=2.27.5-1+cuda12.9 nccl-gib=1.1.0*",
+}
+"""For each fabric, the end of the command that installs its plugin."""
+
+
+@pytest.mark.parametrize("fabric", INSTALLED)
+def test_a_builder_installs_without_configuring(tmp_path: Path, fabric: str) -> None:
+    made = node(tmp_path)
+    made.recorded = tuple(name for name in RECORDED if name != "docker")
+    library = tmp_path / "var" / "lib" / fabric.removeprefix("gpudirect-") / "lib64"
+    made.programs["docker"] = (
+        f'echo "docker $*" >>{tmp_path}/.log; [[ "$1 $2" != "image inspect" ]] || exit 1\n'
+        "[[ $1 != login ]] || cat >/dev/null\n"
+        f"[[ $1 != run ]] || install -D /dev/null {library}/libnccl-net.so"
+    )
+    made.write({"usr/lib/libnccl-net.so": "plugin"})
+    # Stage 32-environment does not run on a builder, whose machine has no cards.
+    for path in ("etc/trainyard/fabric.env", *map(str, tmp_path.glob("var/lib/*/.trainyard-plugin"))):
+        (tmp_path / path).unlink()
+    shutil.rmtree(tmp_path / "sys")
+    ran = made.run(STAGE, FABRIC=fabric, GPUS="8", BAKING="1").passed()
+    assert [line for line in ran.commands if line.endswith(INSTALLED[fabric])]
+    assert not ran.calls("modprobe", "mount", "ldconfig", "docker run --detach")
+    assert not [*tmp_path.glob("etc/ld.so.conf.d/*"), *tmp_path.glob("etc/modules-load.d/*")]
+    # The image contains the plugin's files, without the container image and the token for the registry.
+    images = [line.split()[1] for line in ran.calls("docker pull", "docker run", "docker image rm")]
+    assert images == (["pull", "run", "image"] if "us-docker" in INSTALLED[fabric] else [])
+    assert bool(images) is ("systemctl start docker.service" in ran.commands)
+    assert not (tmp_path / "run" / "trainyard" / "docker").exists()
+
+
+@pytest.mark.parametrize("fabric", INSTALLED)
+def test_nodes_of_a_baked_image_read_no_archive(tmp_path: Path, fabric: str) -> None:
+    made = fresh(tmp_path, {"curl": "7 ", "dpkg-query": "0 installed"})
+    made.write({"usr/lib/libnccl-net.so": "plugin"})
+    ran = made.run(STAGE, FABRIC=fabric, GPUS="1").passed()
+    assert not ran.calls("curl", "apt-get", "docker pull", "docker run --rm")

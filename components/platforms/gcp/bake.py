@@ -16,7 +16,7 @@ from components.platforms.baker import BakeArgs, Baker, builder_plan, disk_of_st
 from components.platforms.gcp.layout import networks
 from components.platforms.gcp.network import Network, NetworkArgs
 from components.platforms.gcp.nodes import MachineType, NodeArgs, machine
-from components.platforms.gcp.platform import interfaces, own_options
+from components.platforms.gcp.platform import interfaces, node_account, own_options
 from components.platforms.gcp.spec import GcpSpec
 
 ATTRIBUTE = "trainyard/bake"
@@ -81,6 +81,7 @@ class GcpBaker(Baker):
                 image=self._spec.base_image(str(plan.image.reference)),
                 boot_disk_gib=self._spec.boot_disk_gib,
                 boot_disk_type=self._spec.boot_disk_type,
+                service_account=node_account(plan.name, self._child),
             ),
             # The builder downloads packages through Cloud NAT, but none of its inputs refers to Cloud NAT.
             pulumi.ResourceOptions(parent=self, depends_on=[network.nat]),

@@ -69,6 +69,20 @@ def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulu
     )
 
 
+def node_account(name: str, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    """Declare a service account without roles for a cluster's machines, and return its email.
+
+    The project's default account would have the Editor role. Stage 45-transport needs an account, because Artifact
+    Registry answers only to Google accounts.
+    """
+    return serviceaccount.Account(
+        f"{name}-nodes",
+        account_id=f"{name}-nodes",
+        display_name=f"Machines of the Trainyard cluster {name}",
+        opts=opts,
+    ).email
+
+
 class GcpPlatform(Platform):
     """Networks with Cloud NAT, the shared storage, the head, and the node groups with their placements."""
 
@@ -85,7 +99,7 @@ class GcpPlatform(Platform):
             NetworkArgs(project=spec.project, region=spec.region, layout=self._layout, ssh_from=ssh_from),
             self._child,
         )
-        self._account = self._make_account()
+        self._account = node_account(plan.name, self._child)
         storage = self._storage()
         self.shared = storage if isinstance(storage, SharedFiles) else storage.files
         disk = storage if isinstance(storage, SharedStorage) else None
@@ -113,16 +127,6 @@ class GcpPlatform(Platform):
             data_disk=disk.disk_id if disk else None,
         )
         self.register_outputs({"machines": list(machines)})
-
-    def _make_account(self) -> pulumi.Output[str]:
-        """Declare a service account without roles. The project's default account would have the Editor role."""
-        account = serviceaccount.Account(
-            f"{self._plan.name}-nodes",
-            account_id=f"{self._plan.name}-nodes",
-            display_name=f"Machines of the Trainyard cluster {self._plan.name}",
-            opts=self._child,
-        )
-        return account.email
 
     def _storage(self) -> SharedStorage | SharedFiles:
         wanted, spec, plan = self._plan.storage, self._spec, self._plan

@@ -233,6 +233,8 @@ def test_the_builder_runs_all_stages_and_has_no_keys(stack: str) -> None:
     for stage in ONCE:
         assert text.count(f"/stages/{stage}\n") == 1
         assert text.count(f"{stage}\n") > 2, "each kind of node lists the stage"
+    # Only the workers of gcp-a3-mega need NCCL's transport.
+    assert text.count("\n45-transport\n") == (stack == "gcp-a3-mega")
     assert "users: []" in text
     assert not re.search("ssh-ed25519 |ssh-rsa |PRIVATE KEY|ssh_authorized_keys", text)
 

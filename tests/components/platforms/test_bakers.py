@@ -5,14 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+import pulumi
 import pytest
 import yaml
 
 from components.platforms import PLATFORMS
+from components.platforms.baker import BakeArgs
+from components.platforms.gcp.bake import GcpBaker
 from components.platforms.registry import Baking, platform_baker, platform_facts
 from offline.cloud.faults import FILE
 from offline.cloud.world import World
-from tests.components.platforms.recording import CONTRACTS, planned
+from tests.components.platforms.recording import CONTRACTS, Recorder, planned
 from tests.offline.cloud.stack import require_pulumi
 from trainyard.errors import StackError
 from yard.stack.bake import bake_in_cloud, request_of
@@ -50,6 +53,21 @@ def test_new_machines_of_clouds_boot_the_baked_image(provider: str) -> None:
     edits = {"platform__custom_image": own}
     assert image_of(planned(stack, edits).plan) == own
     assert image_of(planned(stack, edits | {"platform__baked_image": baked}).plan) == baked
+
+
+@pytest.mark.usefixtures("loops")
+def test_googles_builder_has_an_account_for_the_registry() -> None:
+    """Stage 45-transport pulls NCCL's plugin with a token of the machine's service account."""
+    answers = {"variableValue": "done", "currentStatus": "TERMINATED", "bootDisks": [{"source": "disk"}]}
+    recorder = Recorder(CONTRACTS["gcp"].answer, lambda args: answers)
+    pulumi.runtime.set_mocks(recorder, preview=False)
+    args = BakeArgs(plan=planned("gcp-a3-mega", {}).plan, name=NAME, builds=True, admin_key="")
+    pulumi.runtime.test(lambda: GcpBaker(args).image)()  # type: ignore[no-untyped-call]
+    made = {kind.rpartition(":")[2]: inputs for kind, _, inputs in recorder.made}
+    account = made["Account"]["accountId"]
+    assert account == "bake-0123456789a-nodes"
+    assert made["Instance"]["serviceAccount"]["email"] == f"{account}@mail"
+    assert made["Image"]["sourceDisk"] == "disk"
 
 
 @pytest.fixture(params=CLOUDS)
