@@ -12,7 +12,7 @@ from pathlib import Path
 
 STAGES = Path(__file__).parents[2] / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
 _FOLDERS = (
-    "etc|var|srv|home|shared|job|sys|proc/(?:devices|driver|sys|mounts)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|lib/python3|lib/libnccl-net[.]so|local/gib|local/bin|bin/python\\b)"
+    "etc|var|srv|home|shared|job|sys|proc/(?:devices|driver|sys|mounts)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|lib/python3|lib/libnccl-net[.]so|local/gib|local/bin|local/share|bin/python\\b)"
     "|dev/(?:aperture_devices|disk|nvidia-uvm)|usr/local/lib/trainyard"
 )
 _ROOTS = f"/({_FOLDERS})"

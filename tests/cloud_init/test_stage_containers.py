@@ -233,3 +233,43 @@ def test_a_builder_installs_docker_without_starting_it(tmp_path: Path) -> None:
     assert any(line.startswith("apt-get -q -y") and "nvidia-container-toolkit=" in line for line in ran.commands)
     assert "systemctl disable --quiet docker.service docker.socket" in ran.commands
     assert not ran.calls("usermod", "systemctl start", "systemctl restart")
+
+
+REFUSED = "srun: plugin_load_from_file: Incompatible Slurm plugin /usr/lib/spank_pyxis.so version (24.05.0)"
+"""First line of srun of Slurm 24.11.5 with a pyxis that was compiled for 24.05. Its exit code is 1."""
+
+
+def start_slurm(root: Path, srun: str, **env: str) -> Ran:
+    """Run stage 70-slurm with a fake srun. The file `read` contains the plugstack.conf that srun has read."""
+    sandbox = Sandbox(root, ("systemctl",))
+    sandbox.programs["scontrol"] = "echo slurm-wlm 24.11.5"
+    sandbox.programs["srun"] = (
+        f"cat ${{SLURM_CONF%/*}}/plugstack.conf >{root}/read; [[ -s $SLURM_CONF ]] || exit 1\n{srun}"
+    )
+    names = {"NODE": "box-gpu-0", "HEAD_IP": "10.0.0.2", "CONTAINERS": "enroot"}
+    return sandbox.run("70-slurm", **{**GROUP, **names, **env})
+
+
+@pytest.mark.parametrize("path", ["usr/share/pyxis/pyxis.conf", "usr/local/share/pyxis/pyxis.conf"])
+def test_slurmd_starts_if_srun_loads_pyxis(tmp_path: Path, path: str) -> None:
+    Sandbox(tmp_path).write({path: "required spank_pyxis.so\n"})
+    ran = start_slurm(tmp_path, "echo '      --container-image=IMAGE'").passed()
+    assert (tmp_path / "read").read_text() == f"include {tmp_path}/{path}\n"
+    assert ran.calls("systemctl")
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_pyxis_for_another_slurm_is_named(tmp_path: Path, role: str) -> None:
+    Sandbox(tmp_path).write({"usr/share/pyxis/pyxis.conf": "required spank_pyxis.so\n"})
+    ran = start_slurm(tmp_path, f"echo '{REFUSED}' >&2; exit 1", ROLE=role)
+    place = f"fail {tmp_path}/usr/share/pyxis/pyxis.conf"
+    assert ran.failure().startswith(f"{place}: slurm-wlm 24.11.5 cannot load this pyxis, so slurmd and srun")
+    assert f"({REFUSED}). Fix: " in ran.failure()
+    assert not ran.calls("systemctl")
+
+
+@pytest.mark.parametrize("env", [{"CONTAINERS": "none"}, {}])
+def test_nodes_without_pyxis_do_not_run_srun(tmp_path: Path, env: dict[str, str]) -> None:
+    Sandbox(tmp_path).write({"usr/share/pyxis/pyxis.conf": "required spank_pyxis.so\n"} if env else {})
+    assert start_slurm(tmp_path, "exit 1", **env).passed().calls("systemctl")
+    assert not (tmp_path / "read").exists()

@@ -87,6 +87,10 @@ def test_pyxis_is_loaded_only_with_enroot(containers: str, folders: list[str], l
     text = slurm.render_plugstack_conf(replace(local_plan, containers=containers))
     included = [line for line in text.splitlines() if not line.startswith("#")]
     assert included == [f"include {folder}/pyxis/*.conf" for folder in folders]
+    [stage] = [file.text for file in shipped_files() if file.stage == "70-slurm"]
+    assert set(folders) <= set(re.findall(r"compgen -G '(\S+)/pyxis/\*\.conf'", stage)), (
+        "the stage checks the same files"
+    )
 
 
 def test_settings_that_protect_jobs(local_plan: ClusterPlan) -> None:
