@@ -28,6 +28,9 @@ EVENT = "event"
 """Cause: the cloud has announced an eviction or a restart, so no repair is needed."""
 QUARANTINE = "quarantine"
 """Cause: `yard heal` has given up on the node, which stays out of service until an operator resumes it."""
+HISTORY = "repair/repair.json"
+"""The file below /var/lib/trainyard on the head in which trainyard-repair stores when nodes left service. The service
+may write only in the file's folder (trainyard-repair.service)."""
 
 _GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted")
 """Reasons that slurmctld sets (slurmctld/node_mgr.c and ping_nodes.c of Slurm 24.11.5, read 2026-11-22)."""

@@ -36,6 +36,11 @@ GIVEN = {
 }
 """Files and folders that a script gives to a daemon or to the job user. Root owns the parent folder of each."""
 _GIVES = re.compile(r"(?:-o (?:slurm|munge|mysql|trainer)\b.*|put_\w+ (\S+) .*\b(?:slurm|munge|mysql):.*)$", re.M)
+_OF_USER = re.compile(r"(?:/home|/shared|/dev/shm|/mnt/localssd/jobs|\$HOME|~)/[\w*.$\"{]")
+"""A path in a folder in which the job user may write."""
+_WRITES = re.compile(r"[^2&]>|\b(?:rm|mv|cp|ln|install|mkdir|touch|tee|ch(?:own|mod)|put_\w+|write_text)\b|sed -i")
+_AS_USER = re.compile(r"(?m)^ *(?:as_trainer|setpriv --re.*) bash -euc '[^']*'(?= - )|^.*\bas_trainer mkdir .*$")
+"""Commands that a script runs as the user."""
 VICTIM_MODE = 0o700
 LEASE = HOST_PROGRAMS / "lease"
 OLD_LINE = "ssh-ed25519 AAAAadmin+/= admin@yard\n"
@@ -73,6 +78,20 @@ def test_no_script_names_a_path_in_a_folder_of_a_daemon() -> None:
     ]
     # This line only connects to munged.
     assert found == [("system.py", 'client.connect(str(node.path("/run/munge/munge.socket.2")))')]
+
+
+def test_only_the_user_writes_in_folders_of_the_user() -> None:
+    found = [
+        (file.name, line.strip())
+        for file in scripts()
+        if file.suffix != ".md"
+        for line in _AS_USER.sub("", file.read_text()).splitlines()
+        if _OF_USER.search(line) and _WRITES.search(line) and not line.lstrip().startswith("#")
+    ]
+    assert [name for name, _ in found] == ["bake", "50-storage"]
+    # An image's builder has no job user yet, and the second line is part of a message.
+    assert found[0][1].startswith("rm -rf /etc/ssh/ssh_host_*")
+    assert found[1][1].startswith("'sudo mv /shared/jobs")
 
 
 def test_daemons_own_only_paths_in_folders_of_root() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from repair.service import KEPT, NO_SLURMD, Service, answering, load_history, read_site
 
-from trainyard.faults import Change
+from trainyard.faults import HISTORY, Change
 
 ADDRESSES = {"a-0": "10.0.0.1", "a-1": "10.0.0.2", "a-2": "10.0.0.3"}
 
@@ -76,6 +76,7 @@ class Head:
     service: Service = field(init=False)
 
     def __post_init__(self) -> None:
+        (self.folder / HISTORY).parent.mkdir()
         self.restart()
 
     def restart(self) -> None:
@@ -153,7 +154,7 @@ def test_spares_are_free_while_the_gate_runs(head: Head) -> None:
         head.alive.discard("a-0")
         head.slurm.states["a-0"] = "DOWN+NOT_RESPONDING"
         assert head.run(60) == []
-        assert load_history(head.folder / "repair.json") == {}
+        assert load_history(head.folder / HISTORY) == {}
     head.alive.add("a-0")
     head.slurm.states["a-0"] = "IDLE"
     assert head.run() == [HOLD.format("a-2")]
@@ -255,16 +256,16 @@ def test_history_survives_a_restart(head: Head) -> None:
     head.run()
     head.restart()
     head.run()
-    found = load_history(head.folder / "repair.json")
+    found = load_history(head.folder / HISTORY)
     assert found == {"a-0": (Change(out, "TY:disk-full: / is full"), Change(out + 3, ""))}
-    assert (head.folder / "repair.json").stat().st_mode & 0o777 == 0o644
+    assert (head.folder / HISTORY).stat().st_mode & 0o777 == 0o644
 
 
 def test_history_has_a_limit(head: Head) -> None:
     for number in range(KEPT + 5):
         head.slurm.states["a-0"], head.slurm.reasons["a-0"] = "IDLE+DRAIN", f"reason {number}"
         head.run()
-    assert len(load_history(head.folder / "repair.json")["a-0"]) == KEPT
+    assert len(load_history(head.folder / HISTORY)["a-0"]) == KEPT
 
 
 @pytest.mark.parametrize(("spares", "listings"), [(0, range(3, 6)), (1, range(38, 61))])
@@ -285,7 +286,7 @@ def test_healthy_nodes_without_spares_are_listed_rarely(tmp_path: Path, spares: 
 def test_drained_node_is_recorded_within_the_quiet_interval(plain: Head) -> None:
     plain.slurm.states["a-0"], plain.slurm.reasons["a-0"] = "IDLE+DRAIN", "TY:disk-full: / is full"
     plain.run(18)
-    assert list(load_history(plain.folder / "repair.json")) == ["a-0"]
+    assert list(load_history(plain.folder / HISTORY)) == ["a-0"]
 
 
 def test_failed_scontrol_changes_nothing(head: Head) -> None:

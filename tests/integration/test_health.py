@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.integration.project import AS_TRAINER, FIRST, HEAD, SECOND, Project, recorded_queue, wait_until
+from trainyard.faults import HISTORY
 from yard.repair.heal import NEEDS_A_PERSON
 from yard.repair.steps import PATIENCE_SECONDS
 
@@ -257,11 +258,11 @@ import json, re
 from pathlib import Path
 
 state = Path("{STATE}")
-history = json.loads((state / "repair.json").read_text())
+history = json.loads((state / "{HISTORY}").read_text())
 for rows in history["history"].values():
     for row in rows:
         row["time"] -= {PATIENCE_SECONDS}
-(state / "repair.json").write_text(json.dumps(history))
+(state / "{HISTORY}").write_text(json.dumps(history))
 record = state / "heal.jsonl"
 if record.exists():
     actions = [json.loads(line) for line in record.read_text().splitlines()]
@@ -288,7 +289,7 @@ def test_fault_that_survives_a_reboot_ends_with_a_new_machine(cluster: Project) 
     wait_until("the drain", 120, lambda: cluster.states()[SECOND] == "drained")
     assert repair_plan(cluster) == ("suspect", "wait")
     # While nothing happens, the service lists the nodes every 15 s.
-    history = f"sudo cat {STATE}/repair.json"
+    history = f"sudo cat {STATE}/{HISTORY}"
     wait_until("the history", 60, lambda: SECOND in cluster.on(HEAD, history, check=False))
     let_time_pass(cluster)
     assert repair_plan(cluster) == ("faulty", "reboot")
@@ -317,12 +318,12 @@ def test_fault_that_survives_a_reboot_ends_with_a_new_machine(cluster: Project) 
 
 def test_an_xid_leads_to_a_new_machine_without_a_person(cluster: Project) -> None:
     # The faults of other tests do not count as strikes.
-    cluster.on(HEAD, f"sudo sh -c 'systemctl stop trainyard-repair; rm -f {STATE}/repair.json {STATE}/heal.jsonl'")
+    cluster.on(HEAD, f"sudo sh -c 'systemctl stop trainyard-repair; rm -f {STATE}/{HISTORY} {STATE}/heal.jsonl'")
     cluster.on(HEAD, "sudo systemctl start trainyard-repair")
     # The stack file says `ask`, so the timer's command changes nothing.
     cluster.as_root(SECOND, WRITE_XID)
     wait_until("the drain", 60, lambda: cluster.states()[SECOND] == "drained")
-    history = f"sudo cat {STATE}/repair.json"
+    history = f"sudo cat {STATE}/{HISTORY}"
     wait_until("the history", 60, lambda: "TY:gpu-xid" in cluster.on(HEAD, history, check=False))
     let_time_pass(cluster)
     pid, before = cluster.pid(SECOND), cluster.boot_id(SECOND)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cloud_init.test_confinement import CONFINED, EXPOSURE, writable
 from tests.integration.project import AS_TRAINER, FIRST, HEAD, SECOND, Project, wait_until
 from tests.integration.survivors import finish, job_file
 
@@ -92,17 +93,38 @@ def test_slurmdbd_runs_no_archive_script(cluster: Project, program: str) -> None
     assert "slurmdbd is active" in cluster.on(HEAD, "echo slurmdbd is $(systemctl is-active slurmdbd)")
 
 
-@pytest.mark.parametrize("daemon", ["slurmctld", "slurmdbd"])
-def test_daemons_on_the_head_run_and_move_nothing(cluster: Project, daemon: str) -> None:
-    pid = f"$(systemctl show --value -p MainPID {daemon})"
+@pytest.mark.parametrize("unit", ["slurmctld", "slurmdbd", "trainyard-repair"])
+def test_services_on_the_head_run_and_move_nothing(cluster: Project, unit: str) -> None:
+    pid = f"$(systemctl show --value -p MainPID {unit})"
     shell = cluster.on(HEAD, f"sudo nsenter --mount --target {pid} /bin/sh -c 'echo ran' 2>&1", check=False)
     assert "Permission denied" in shell
     facts = cluster.on(HEAD, f"sudo cat /proc/{pid}/status /proc/{pid}/mounts").splitlines()
-    assert {"NoNewPrivs:\t1", "CapBnd:\t0000000000000000"} <= set(facts)
-    root = next(line.split()[3].split(",") for line in facts if line.split()[1:2] == ["/"])
-    assert {"ro", "noexec", "nosuid"} <= set(root)
+    assert {"NoNewPrivs:\t1", "CapBnd:\t0000000000000000", "Seccomp:\t2"} <= set(facts)
+    mounts = {line.split()[1]: set(line.split()[3].split(",")) for line in facts if line.endswith(" 0 0")}
+    assert {"ro", "noexec", "nosuid"} <= mounts["/"] & mounts["/run"]
+    assert {"ro", "nosuid"} <= mounts["/usr/lib/x86_64-linux-gnu"]
+    # The data disk contains the folder of slurmctld's state, which is a link.
+    own = writable(unit) if unit != "slurmctld" else {"/run/slurmctld", "/srv/trainyard/state/slurmctld"}
+    assert all({"rw", "noexec"} <= mounts[folder] for folder in own | {"/tmp", "/var/tmp"})  # noqa: S108
+
+
+def test_slurm_cannot_move_the_state(cluster: Project) -> None:
     move = f"{AS_SLURM} mv -T /var/lib/slurm/slurmctld /var/lib/slurm/x 2>&1"
     assert "Permission denied" in cluster.on(HEAD, move, check=False)
+
+
+def test_exposure_of_the_services_on_the_head(cluster: Project) -> None:
+    units = " ".join(f"{unit}.service" for unit in CONFINED)
+    rated = cluster.on(HEAD, f"sudo systemd-analyze security --no-pager {units} | grep exposure")
+    found = {unit: float(level) for unit, level in re.findall(r"level for (\S+)\.service: ([\d.]+)", rated)}
+    assert sorted(found) == CONFINED
+    assert {unit: level for unit, level in found.items() if level > EXPOSURE} == {}
+
+
+def test_reloaded_daemons_continue(cluster: Project) -> None:
+    cluster.on(HEAD, "sudo systemctl reload slurmctld && sudo systemctl reload slurmdbd")
+    wait_until("slurmctld", 60, lambda: "is UP" in cluster.on(HEAD, "scontrol ping", check=False))
+    cluster.on(HEAD, "sudo scontrol reconfigure")
 
 
 @pytest.mark.parametrize("user", ["ops", "nobody"])

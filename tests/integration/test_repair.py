@@ -19,6 +19,7 @@ import pytest
 
 from tests.integration import survivors
 from tests.integration.project import FIRST, HEAD, SECOND, THIRD, Project, wait_until
+from trainyard.faults import HISTORY
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -65,7 +66,7 @@ def worker_beside_the_spare(cluster: Project) -> str:
 
 def changes(cluster: Project, node: str) -> list[dict[str, Any]]:
     """Return the node's history, which the repair service has recorded."""
-    found: dict[str, Any] = json.loads(cluster.on(HEAD, "cat /var/lib/trainyard/repair.json"))
+    found: dict[str, Any] = json.loads(cluster.on(HEAD, f"cat /var/lib/trainyard/{HISTORY}"))
     rows: list[dict[str, Any]] = found["history"].get(node, [])
     return rows
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainyard import project
 from trainyard.errors import RemoteError, StackError
-from trainyard.faults import QUARANTINE, reason_for
+from trainyard.faults import HISTORY, QUARANTINE, reason_for
 from yard.repair.drain import update
 from yard.repair.steps import (
     STRIKES,
@@ -154,7 +154,7 @@ def _plan(remote: Remote, max_usd_per_hour: float | None) -> tuple[list[Case], l
         raise StackError("yard heal needs Slurm, which this cluster does not run; run `yard doctor`")
     folder = shlex.quote(cluster.state_dir)
     text = remote.run(
-        f"cd {folder}; cat repair.json 2>/dev/null || echo '{{}}'; "
+        f"cd {folder}; cat {HISTORY} 2>/dev/null || echo '{{}}'; "
         f"echo {_SEPARATOR}; cat {_RECORD} 2>/dev/null || true; "
         f"echo {_SEPARATOR}; sinfo -a -h -N -o '%N|%u|%H'"
     )

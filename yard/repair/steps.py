@@ -150,7 +150,7 @@ def cases(
 ) -> list[Case]:
     """Return a case for each worker.
 
-    `groups` maps nodes to groups, and `authors` maps nodes to whoever set their reasons. `history` is from repair.json.
+    `groups` maps nodes to groups, and `authors` maps nodes to whoever set their reasons. `history` is from HISTORY.
     """
     done = sorted(actions, key=lambda action: action.time)
     return [

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError, RemoteError
-from trainyard.faults import Change, fault, flags, is_in_service
+from trainyard.faults import HISTORY, Change, fault, flags, is_in_service
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
 from yard.run.queue import Job, explain, explain_node, parse_one, waiting
@@ -129,7 +129,7 @@ def node_faults(remote: Remote, jobs: Iterable[Job]) -> dict[int, str]:
     failed = {job.id: job for job in jobs if job.state in _SUSPECT and job.run_dir.startswith(folder)}
     if not failed:
         return {}
-    history = shlex.quote(f"{cluster.state_dir}/repair.json")
+    history = shlex.quote(f"{cluster.state_dir}/{HISTORY}")
     reads = [f"{{ cat {history} || echo '{{}}'; }} 2>/dev/null | tr -d '\\n'", "echo; date +%s"]
     if cluster.scheduler == "slurm":
         # SLURM_TIME_FORMAT also applies to sinfo (slurm_make_time_str in common/parse_time.c of Slurm 24.11.5).
@@ -387,7 +387,7 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
 
 
 def _list_history(remote: Remote, as_json: bool) -> None:
-    path = shlex.quote(f"{remote.stack.cluster.state_dir}/repair.json")
+    path = shlex.quote(f"{remote.stack.cluster.state_dir}/{HISTORY}")
     found = json.loads(remote.run(f"cat {path} 2>/dev/null || echo '{{}}'")).get("history", {})
     changes = sorted((change["time"], node, change["reason"]) for node, rows in found.items() for change in rows)
     if as_json:

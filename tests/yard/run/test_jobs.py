@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.yard.conftest import LocalHead, MakeProgram
+from trainyard.faults import HISTORY
 from trainyard.outputs import Cluster
 from yard.run import goodput, jobs, query
 from yard.run.goodput import Goodput, Span, measure, parse_events, parse_metrics, parse_starts
@@ -198,6 +199,7 @@ def head(local: Cluster, tmp_path: Path) -> Any:
     """A head with the run folder of job 3, which ended at END."""
     (tmp_path / "jobs" / "a").mkdir(parents=True)
     (tmp_path / "jobs" / "a" / "events").write_text(f"{END - 60:.0f} start 0 yard-gpu-[0-1]\n{END:.0f} end 141\n")
+    (tmp_path / HISTORY).parent.mkdir()
     return LocalHead(replace(local, shared_path=str(tmp_path), state_dir=str(tmp_path)))
 
 
@@ -222,7 +224,7 @@ def job(head: Any, state: str = "FAILED") -> Job:
 )
 def test_a_fault_near_the_end_is_named(head: Any, node: str, seconds: float, reason: str, is_named: bool) -> None:
     history = {"history": {node: [{"time": END + seconds, "reason": reason}]}}
-    Path(head.stack.cluster.state_dir, "repair.json").write_text(json.dumps(history) + "\n")
+    Path(head.stack.cluster.state_dir, HISTORY).write_text(json.dumps(history) + "\n")
     found = node_faults(head, [job(head)])
     assert (list(found) == [3]) is is_named
     kind = "munge" if "munge" in reason else "gone"
@@ -263,7 +265,7 @@ def test_a_fault_is_found_in_each_record(  # noqa: PLR0913, PLR0917  (the table'
 def test_the_end_of_a_killed_rank_waits_for_a_fault(
     head: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    history = Path(head.stack.cluster.state_dir, "repair.json")
+    history = Path(head.stack.cluster.state_dir, HISTORY)
     row = {"time": END + 25, "reason": "TY:munge: munged is not running"}
 
     def notice(_seconds: float) -> None:

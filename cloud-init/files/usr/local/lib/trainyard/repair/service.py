@@ -19,7 +19,7 @@ from pathlib import Path
 
 from health.slurm import SlurmNode, parse
 
-from trainyard.faults import GONE, SLURMD, Change, is_epidemic, is_in_service, reason_for
+from trainyard.faults import GONE, HISTORY, SLURMD, Change, is_epidemic, is_in_service, reason_for
 
 STATE = Path("/var/lib/trainyard")
 GATE = "gate.lock"
@@ -293,7 +293,7 @@ class Service:
     def __post_init__(self) -> None:
         self.watch = Watch(self.site.silent_seconds)
         self.has_spares = any(group.spares for group in self.site.groups)
-        self.changes = load_history(self.state / "repair.json")
+        self.changes = load_history(self.state / HISTORY)
 
     def run_once(self, now: float, wall: float) -> None:
         """Check all nodes once. `now` is a monotonic time, and `wall` is in seconds since 1970."""
@@ -326,7 +326,7 @@ class Service:
         found = with_changes(self.changes, nodes.values(), wall)
         if found != self.changes:
             self.changes = found
-            save_history(self.state / "repair.json", found)
+            save_history(self.state / HISTORY, found)
 
     def _hold_spares(self, nodes: Mapping[str, Node], *, release: bool) -> None:
         # Without spares, the service only deletes an earlier configuration's reservations, and only once.
