@@ -123,6 +123,9 @@ PrivateIp = Annotated[str, _matches(rf"{_OCTET}(?:\.{_OCTET}){{3}}")]
 HostKey = Annotated[str, _matches(HOST_KEY.pattern)]
 ProxyJump = Annotated[str, _matches(f"(?:{_LOGIN}@)?{_HOST}(?::[0-9]{{1,5}})?")]
 Tunnel = Annotated[tuple[_Word, ...], _tunnel]
+UserRole = Annotated[str, _matches("admin|user")]
+PEOPLE = "people"
+"""The folder in the shared path with a folder for each person, which contains the person's home and jobs."""
 
 
 CONTRACT = 1
@@ -180,8 +183,9 @@ class Cluster:
     All hosts share `home_path` and `shared_path`. `transport` contains only groups whose fabric needs files on the
     node. The published minimum bus bandwidth of an all-reduce, in GB/s, is in `thresholds` for one node and in
     `pair_thresholds` for several nodes. `spares` is the number of nodes that are held back from jobs. If `repair` is
-    `auto`, `yard heal --auto` repairs nodes. If no `pulumi up` has made the cluster ready, `unready` states the reason,
-    and `nodes` can be empty.
+    `auto`, `yard heal --auto` repairs nodes. `users` is a mapping from the people's names to their roles, `admin` or
+    `user`. `head.user` is one of them in a person's outputs file, and the job user in all others. If no `pulumi up` has
+    made the cluster ready, `unready` states the reason, and `nodes` can be empty.
     """
 
     contract: int = CONTRACT
@@ -200,7 +204,21 @@ class Cluster:
     usd_per_hour: float | None = None
     spares: Mapping[str, int] = field(default_factory=dict)
     repair: str = "ask"
+    users: Mapping[str, UserRole] = field(default_factory=dict)
     unready: str | None = None
+
+    def folder_of(self, user: str) -> str:
+        """Return the folder of a user's jobs and environments: one for each person, and the shared path for others."""
+        return f"{self.shared_path}/{PEOPLE}/{user}" if user in self.users else self.shared_path
+
+    def jobs_of(self, user: str) -> str:
+        """Return the folder that contains the run folders of a user's jobs."""
+        return f"{self.folder_of(user)}/jobs"
+
+    @property
+    def jobs_path(self) -> str:
+        """The folder that contains the run folders of this user's jobs."""
+        return self.jobs_of(self.head.user)
 
     @property
     def warning(self) -> str:
@@ -225,11 +243,11 @@ class Cluster:
 def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError if the contract forbids a value.
 
-    Older versions of yard reject unknown fields. Therefore, `repair: ask` and an empty `tunnel`, `transport`, `spares`
-    or `unready` are omitted.
+    Older versions of yard reject unknown fields. Therefore, `repair: ask` and an empty `tunnel`, `transport`, `spares`,
+    `users` or `unready` are omitted.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
-    for name in ("transport", "spares", "unready"):
+    for name in ("transport", "spares", "users", "unready"):
         if not found[name]:
             del found[name]
     if cluster.repair == "ask":

@@ -243,6 +243,20 @@ def last_cluster(outputs: Any) -> Cluster | None:
         raise UnknownError("the stack's outputs were written by a different version of this project") from error
 
 
+async def warn_about_removed_people(plan: ClusterPlan) -> None:
+    """Warn about the people of the last `pulumi up` who are not in the plan, in a preview and during `up`."""
+    try:
+        before = last_cluster(await last_cluster_output())
+    except UnknownError:
+        return
+    removed = sorted((before.users if before else {}).keys() - {user.name for user in plan.users})
+    for name in removed:
+        pulumi.log.warn(
+            f"the user {name} is removed from the stack file: `pulumi up` locks the account, and ends all sessions and "
+            f"jobs of {name}. It keeps the files in /shared/people/{name}"
+        )
+
+
 async def running_jobs(head: Head, key: str) -> tuple[RunningJob, ...]:
     """Return the jobs that hold nodes, according to Slurm on the head. Raises UnknownError."""
     with tempfile.TemporaryDirectory(prefix="trainyard-busy-") as folder:

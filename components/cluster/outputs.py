@@ -54,6 +54,7 @@ def cluster_outputs(plan: ClusterPlan, head: Head, workers: Mapping[str, Reach])
         pair_thresholds={group: machine.floors.pair if machine.floors else None for group, machine in first.items()},
         spares={group: section.spares for group, section in plan.groups.items() if section.spares},
         repair=plan.repair,
+        users={user.name: "admin" if user.admin else "user" for user in plan.users},
         # Existing hosts have other users, so only the job user's home is shared (stage 50-storage).
         home_path=f"/home/{head.user}" if plan.uses_existing_hosts else "/home",
         usd_per_hour=firm_total(plan),

@@ -8,6 +8,7 @@ from typing import Any
 import pulumi
 from pulumi.runtime import get_root_resource
 
+from components.cluster.busy import warn_about_removed_people
 from components.cluster.cluster import Cluster, ClusterArgs, baked_image, early_outputs
 from components.stackfile.settings import load_settings
 from trainyard.outputs import ssh_command
@@ -22,6 +23,7 @@ async def program() -> pulumi.Inputs:
     settings = load_settings()
     if settings.bakes:
         return await baked_image(settings.plan, builds=settings.builds)
+    await warn_about_removed_people(settings.plan)
     args = ClusterArgs(plan=settings.plan, accepted_host_keys=settings.accepted_host_keys, end_jobs=settings.end_jobs)
     cluster = Cluster(settings.plan.name, args)
     if not pulumi.runtime.is_dry_run():

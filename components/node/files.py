@@ -31,7 +31,9 @@ _FOLDERS = {f"{LIBRARY}/": "", f"{_PROGRAMS}/": "sbin/", f"{_UNITS}/": "units/"}
 _IN_USER_DATA = re.compile(r"^# user-data: yes$", re.MULTILINE)
 """Marks files that a node needs before the bundle arrives."""
 _NEEDED_BY = re.compile(r"^# (?:fabrics|containers|drivers): (.+)$", re.MULTILINE)
-_COMMENT = re.compile(r"^ *# (?!runs: |inputs: |fabrics: |containers: |drivers: |next to jobs: ).*\n", re.MULTILINE)
+_COMMENT = re.compile(
+    r"^ *# (?!runs: |inputs: |fabrics: |containers: |drivers: |next to jobs: |later stages: ).*\n", re.MULTILINE
+)
 """Matches comment lines, except those that the bootstrap or this package reads."""
 BIRTH = f"{BUNDLES}/birth"
 """The folder with the files from user-data."""

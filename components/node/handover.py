@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from components.node.bundle import Bundle, archived
 from components.node.parameters import render_gates, render_repair
+from components.node.people import render_accounts, render_keys, render_people
 from components.node.slurm import (
     render_cgroup_conf,
     render_gres_conf,
@@ -70,12 +71,14 @@ def handover_files(
         "hosts": hosts_block(plan),
         "known_hosts": known_hosts(plan, host_keys),
         "nodes": nodes,
+        "people": render_people(plan),
         "slurm/cgroup.conf": render_cgroup_conf(plan),
         "slurm/gres.conf": render_gres_conf(plan),
         "slurm/plugstack.conf": render_plugstack_conf(plan),
         "slurm/slurm.conf": render_slurm_conf(plan),
         "slurm/slurmdbd.conf": render_slurmdbd_conf(plan),
-        "user_key.pub": secrets.user_public.strip() + "\n",
+        **render_accounts(plan),
+        **render_keys(plan, secrets.user_public),
     }
     optional = {"repair.json": render_repair(plan), "gates.json": render_gates(plan)}
     text |= {path: content for path, content in optional.items() if content is not None}

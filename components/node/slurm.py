@@ -12,6 +12,7 @@ from itertools import groupby
 from components.catalog import Machine, SlurmVersion
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan, HostPlan
+from components.spec.people import PEOPLE
 from trainyard.errors import CatalogError
 
 SLURM_VERSIONS = ((21, 8), (22, 5), (23, 11), (24, 11))
@@ -118,6 +119,9 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
     }
     if not confines(plan):
         values |= _UNCONFINED
+    if plan.users:
+        # Jobs can use only the accounts of their user.
+        values["AccountingStorageEnforce"] = "associations"
     if plan.image.slurm_version >= _REQUEUES_SINCE:
         values["PrologFlags"] += ",ForceRequeueOnFail"
     if any(host.machine.gpus for host in plan.workers):
@@ -129,8 +133,7 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
     version = plan.image.slurm_version
     nodes = "".join(f"{line}\n" for group in plan.groups for line in _node_lines(plan.group(group), version))
     partitions = "".join(
-        f"{_partition_line(group, plan.group(group), default=group == next(iter(plan.groups)))}\n"
-        for group in plan.groups
+        f"{_partition_line(plan, group, default=group == next(iter(plan.groups)))}\n" for group in plan.groups
     )
     return f"{_HEADER}{settings}\n{nodes}\n{partitions}"
 
@@ -229,7 +232,8 @@ def _node_facts(machine: Machine, version: SlurmVersion) -> str:
     return f"CPUs={machine.vcpus}{sockets} RealMemory={machine.schedulable_memory_mib}{gres}"
 
 
-def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> str:
+def _partition_line(plan: ClusterPlan, group: str, *, default: bool) -> str:
+    hosts = plan.group(group)
     machine = hosts[0].machine
     # Without these defaults, a job that requests no memory gets all of the node's memory, and a job that requests no
     # CPUs gets one core for all its GPUs.
@@ -239,7 +243,9 @@ def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> 
     first = "YES" if default else "NO"
     # On existing hosts, other accounts must not run jobs, because their uid can belong to a different account on
     # another host. The prolog also checks the group on each node, because SlurmUser can change a partition.
-    who = f"AllowGroups={JOB_USER}"
+    # slurmctld looks up a new person's primary group when the person submits a job (validate_group in
+    # slurmctld/partition_mgr.c of 21.08.5 to 24.11.5, read 2026-11-25).
+    who = f"AllowGroups={JOB_USER}{f',{PEOPLE}' if plan.users else ''}"
     return f"PartitionName={group} Nodes={host_list(hosts)} {who} Default={first} MaxTime=INFINITE State=UP {share}"
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 from components.catalog import Image, Machine, driver_locks
 from components.spec.cluster import MAX_GROUPS, AccessSpec, ClusterSpec, GroupSpec, LimitsSpec, SharedStorageSpec
 from components.spec.model import CloudSpec, ExistingHostsSpec, PlatformSpec, existing_hosts
+from components.spec.people import UserSpec
 
 HEAD_OFFSET = 4
 """Index of the head's address in the network. Azure reserves the first four addresses in each subnet."""
@@ -73,6 +74,8 @@ class ClusterPlan:
     """Whether `yard heal --auto` only prints the steps of a repair (`ask`) or also performs them."""
     mirrors: Mapping[str, str]
     """Mapping from package archive to the URL of its mirror."""
+    users: tuple[UserSpec, ...]
+    """The people with their own accounts."""
     image: Image
     head: HostPlan
     workers: tuple[HostPlan, ...]
@@ -143,6 +146,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         unmeasured=spec.gates.unmeasured,
         repair=spec.repair,
         mirrors=spec.mirrors.by_archive(),
+        users=spec.users,
         image=image,
         head=head,
         workers=workers,

@@ -21,6 +21,7 @@ from components.spec.model import (
     PlatformSpec,
     is_private,
 )
+from components.spec.people import UserSpec
 from trainyard.errors import RuleError
 
 MAX_GROUPS = 7
@@ -249,6 +250,11 @@ class ClusterSpec(Model):
     """How `yard heal --auto`, which a timer runs, repairs faulty nodes: `ask` only prints the steps, and `auto` also
     reboots nodes and replaces machines. `auto` requires Slurm."""
     mirrors: Annotated[MirrorsSpec, Field(examples=[{"debian": "http://mirror.example.org/debian"}])] = MirrorsSpec()
+    users: Annotated[
+        tuple[UserSpec, ...],
+        Field(max_length=500, examples=[[{"name": "ann", "ssh_keys": ["ssh-ed25519 AAAA... ann@laptop"]}]]),
+    ] = ()
+    """The people who use the cluster with their own accounts. Requires Slurm."""
     silence: Annotated[
         tuple[
             Annotated[
@@ -276,6 +282,9 @@ class ClusterSpec(Model):
         if self.repair == "auto":
             rule = "faults are recorded and nodes are drained by Slurm, and this cluster has no scheduler"
             raise RuleError(rule, fix, at="repair")
+        if self.users:
+            rule = "Slurm separates the jobs of different people, and this cluster has no scheduler"
+            raise RuleError(rule, fix, at="users")
         for name in (name for name, group in self.nodes.items() if group.spares):
             rule = "Slurm holds the spares back, and this cluster has no scheduler"
             raise RuleError(rule, fix, at=f"nodes.{name}.spares")

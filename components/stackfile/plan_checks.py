@@ -19,6 +19,7 @@ from components.platforms.demand import (
     used_prices,
 )
 from components.platforms.registry import platform_facts
+from components.spec.people import conflicts as conflicts_of_users
 
 _KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"  # as long as a real public key
 
@@ -258,6 +259,20 @@ def driver_needs_gpus(planned: Planned) -> Iterator[Broken]:
                 path=f"cluster.nodes.{name}.driver",
                 rule=f"{host.machine.name} has no NVIDIA GPU, so the bring-up fails after the installation",
             )
+
+
+@check("users-distinct", Level.ERROR, "{fix}")
+def users_distinct(planned: Planned) -> Iterator[Broken]:
+    """Users have different names, uids and keys, and accounts have different gids and no user's name."""
+    for key, rule, fix in conflicts_of_users(planned.plan.users):
+        yield Broken(path=f"cluster.users.{key}", rule=rule, words={"fix": fix})
+
+
+@check("users-supported", Level.ERROR, "remove it, and share the account of the job user")
+def users_supported(planned: Planned) -> Iterator[Broken]:
+    """Only machines that the platform creates have accounts for people, because their uids are not in use."""
+    if planned.plan.users and planned.plan.uses_existing_hosts:
+        yield Broken(path="cluster.users", rule="existing hosts have accounts of their owner, whose uids can be in use")
 
 
 PLAN_CHECKS: tuple[Check[Planned], ...] = checks_in(sys.modules[__name__])

@@ -40,7 +40,8 @@ put_block() { mkdir -p "$(dirname "$1")"; cat >"$1"; }
 own_host_line() { true; }
 wait_for() { shift 2; "$@" || fail "would wait for: $*"; }
 listens() { true; }
-as_trainer() { env HOME=/home/trainer "$@"; }
+as_user() { env HOME="$3" "${@:4}"; }
+as_trainer() { as_user trainer trainer /home/trainer "$@"; }
 test() { [[ $1 == -[bc] ]] || builtin test "$@"; }
 pause() { true; }
 """
@@ -48,7 +49,8 @@ pause() { true; }
 _SOURCE = re.compile(r"(?m)^ *source /usr/local/lib/trainyard/(\S+)$")
 _SHARED = (
     ("stage.sh", re.compile(r"(?ms)^apt_update\(\) .*?(?=^life=)")),
-    ("life.sh", re.compile(r"(?ms)^is_empty\(\) .*?(?=^# as_trainer)")),
+    ("life.sh", re.compile(r"(?ms)^is_empty\(\) .*?(?=^# as_user)")),
+    ("life.sh", re.compile(r"(?ms)^rank_key\(\) .*")),
 )
 """Library functions that the sandbox uses unchanged."""
 

@@ -32,7 +32,7 @@ def hand_over(key: str = "one", archive: bytes | None = None, **files: bytes) ->
         "bundle.tar": archive,
         "hosts": b"10.77.0.4 head\n",
         "known_hosts": b"head ssh-ed25519 AAAA\n",
-        "user_key.pub": key.encode(),
+        "keys/trainer": key.encode(),
     }
     return own | {name.replace("_sha256", ".sha256"): content for name, content in files.items()}
 
@@ -79,7 +79,7 @@ def test_changed_hand_over_restarts_a_finished_bootstrap(
     assert done.returncode == 0, done.stderr
     assert restarted(node) == ["trainyard-bootstrap.service"] * again
     assert (node.root / "run/trainyard/handed-over").exists() is (again and bootstrap != "failed")
-    assert node.read("var/lib/trainyard/handover/user_key.pub") == "two"
+    assert node.read("var/lib/trainyard/handover/keys/trainer") == "two"
     assert (node.root / "var/lib/trainyard/status.json").exists() is not again
 
 
@@ -212,7 +212,10 @@ def test_hand_over_marks_nodes_of_same_fabric_groups(local_plan: ClusterPlan) ->
 
 PARAMETERS = "TRAINYARD_NODE=n\nTRAINYARD_ROLE=worker\nTRAINYARD_GROUP=gpu\n"
 
-READS = '# runs: every pass\ncp "$root/var/lib/trainyard/handover/complete" "$root/run/trainyard/handover"\n'
+READS = (
+    '# runs: every pass\n: "$handover/nodes"\n'
+    'cp "$root/var/lib/trainyard/handover/complete" "$root/run/trainyard/handover"\n'
+)
 """A stage that, like 60-munge, reads the hand-over."""
 SLURM = "TRAINYARD_OS=debian-13\nTRAINYARD_SCHEDULER=slurm\n"
 REASONS = "readonly drain_reason=TY:update\n"
@@ -342,17 +345,26 @@ def test_pass_starts_with_the_first_changed_stage(
     assert pass_after(node, "c", changes, mark) == ran
 
 
-def test_stages_that_read_a_changed_hand_over_run(tmp_path: Path) -> None:
-    reads = EVERY_BOOT + ': "$handover/nodes"\n'
-    node = node_with(tmp_path, {"40-first": EVERY_BOOT, "60-names": READS, "70-second": reads, "80-third": EVERY_BOOT})
-    node.write("var/lib/trainyard/handover/nodes", "one\n")
+def test_stages_that_read_a_changed_part_of_the_hand_over_run(tmp_path: Path) -> None:
+    people = EVERY_BOOT + '# later stages: unaffected\n: "$handover/people" "$handover/keys"/*\n'
+    slurm, files = EVERY_BOOT + ': "$handover/slurm/$file"\n', "var/lib/trainyard/handover"
+    stages = {"40-first": EVERY_BOOT, "60-names": READS, "66-people": people, "70-slurm": slurm, "80-last": EVERY_BOOT}
+    node = node_with(tmp_path, stages)
+    changes: dict[str, tuple[str, list[str]]] = {
+        "first": ("complete", []),
+        "people": ("people", ["66-people"]),
+        "key": ("keys/ann", ["66-people"]),
+        "slurm": ("slurm/slurm.conf", ["70-slurm", "80-last"]),
+        "nodes": ("nodes", ["60-names", "66-people", "70-slurm", "80-last"]),
+    }
+    for name in ("people", "nodes", "slurm/slurm.conf", "keys/bob"):
+        node.write(f"{files}/{name}", "one\n")
     assert node.bootstrap().returncode == 0
-    node.write("var/lib/trainyard/handover/complete", "two\n")
-    assert pass_after(node, "c", {}) == []
-    assert node.read("run/trainyard/handover") == "two\n", "a hand-over with the same content counts as read"
-    node.write("var/lib/trainyard/handover/nodes", "two\n")
-    node.write("var/lib/trainyard/handover/complete", "three\n")
-    assert pass_after(node, "d", {}) == ["60-names", "70-second", "80-third"]
+    for bundle, (file, ran) in changes.items():
+        node.write(f"{files}/{file}", f"{bundle}\n")
+        node.write(f"{files}/complete", f"{bundle}\n")
+        assert pass_after(node, bundle, {}) == ran, bundle
+        assert node.read("run/trainyard/handover") == f"{bundle}\n", "a hand-over without changes counts as read"
 
 
 def test_failed_stage_runs_again_after_a_hand_over(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ _GIVES = re.compile(r"(?:-o (?:slurm|munge|mysql|trainer)\b.*|put_\w+ (\S+) .*\b
 _OF_USER = re.compile(r"(?:/home|/shared|/dev/shm|/mnt/localssd/jobs|\$HOME|~)/[\w*.$\"{]")
 """A path in a folder in which the job user may write."""
 _WRITES = re.compile(r"[^2&]>|\b(?:rm|mv|cp|ln|install|mkdir|touch|tee|ch(?:own|mod)|put_\w+|write_text)\b|sed -i")
-_AS_USER = re.compile(r"(?m)^ *(?:as_trainer|setpriv --re.*) bash -euc '[^']*'(?= - )|^.*\bas_trainer mkdir .*$")
+_AS_USER = re.compile(r"(?m)^ *(?:as_\w+|setpriv --re).* bash -euc '[^']*'(?= - )|^.*\bas_trainer mkdir .*$")
 """Commands that a script runs as the user."""
 VICTIM_MODE = 0o700
 LEASE = HOST_PROGRAMS / "lease"
@@ -88,10 +88,9 @@ def test_only_the_user_writes_in_folders_of_the_user() -> None:
         for line in _AS_USER.sub("", file.read_text()).splitlines()
         if _OF_USER.search(line) and _WRITES.search(line) and not line.lstrip().startswith("#")
     ]
-    assert [name for name, _ in found] == ["bake", "50-storage"]
-    # An image's builder has no job user yet, and the second line is part of a message.
+    # An image's builder has no job user yet.
+    assert [name for name, _ in found] == ["bake"]
     assert found[0][1].startswith("rm -rf /etc/ssh/ssh_host_*")
-    assert found[1][1].startswith("'sudo mv /shared/jobs")
 
 
 def test_daemons_own_only_paths_in_folders_of_root() -> None:
@@ -167,13 +166,13 @@ def home(folder: Path) -> Path:
     return folder
 
 
-AS_TRAINER = (
-    f'as_trainer() {{ setpriv --reuid={USER} --regid={USER} --init-groups -- env HOME="$HOME_OF_USER" "$@"; }}\n'
-    "TRAINYARD_CLUSTER=yard\n"
+LIFE = (
+    f"source {STAGES.parent}/life.sh\nTRAINYARD_CLUSTER=yard\n"
+    f'as_trainer() {{ as_user {USER} {USER} "$HOME_OF_USER" "$@"; }}\n'
 )
 SCRIPTS = {
-    "50-storage": f"{AS_TRAINER}{function(STAGES / '50-storage', 'job_user_key')}\njob_user_key\n",
-    "60-munge": f"{AS_TRAINER}{function(STAGES / '60-munge', 'remove_admin_key')}\nremove_admin_key\n",
+    "rank_key": f'{LIFE}rank_key {USER} {USER} "$HOME_OF_USER"\n',
+    "60-munge": f"{LIFE}{function(STAGES / '60-munge', 'remove_admin_key')}\nremove_admin_key\n",
     "lease": (
         f"{function(LEASE, 'may_log_in')}\n"
         f'may_log_in {USER} "$HOME_OF_USER" "ssh-ed25519 AAAA one\nssh-ed25519 BBBB two"\n'
@@ -188,7 +187,7 @@ def run(script: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 
 @needs_root
-@pytest.mark.parametrize("script", ["50-storage", "lease"])
+@pytest.mark.parametrize("script", ["rank_key", "lease"])
 def test_keys_are_written_to_the_home_of_the_user(script: str, home: Path) -> None:
     for _ in range(2):
         done = run(script, home)
@@ -197,15 +196,15 @@ def test_keys_are_written_to_the_home_of_the_user(script: str, home: Path) -> No
     assert keys.stat().st_uid == pwd.getpwnam(USER).pw_uid
     assert keys.stat().st_mode & 0o777 == 0o600
     lines = keys.read_text().splitlines()
-    assert len(lines) == len(set(lines)) == (1 if script == "50-storage" else 2)
+    assert len(lines) == len(set(lines)) == (1 if script == "rank_key" else 2)
 
 
 @needs_root
 def test_an_empty_key_of_an_interrupted_head_is_replaced(home: Path) -> None:
-    assert run("50-storage", home).returncode == 0
+    assert run("rank_key", home).returncode == 0
     key = home / ".ssh" / "id_ed25519"
     key.write_text("")
-    assert run("50-storage", home).returncode == 0
+    assert run("rank_key", home).returncode == 0
     public = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, text=True, check=True).stdout.split()
     assert public[1] in (home / ".ssh" / "authorized_keys").read_text()
     assert public[1] in key.with_suffix(".pub").read_text()

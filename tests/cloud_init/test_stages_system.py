@@ -182,33 +182,6 @@ def test_sessions_have_variables_for_torch_and_slurm(
     assert Sandbox(tmp_path).read("etc/environment") == lines
 
 
-KEY = "ssh-ed25519 AAAAuser user@yard\n"
-READ = "0 authorizedkeysfile {root}/etc/trainyard/authorized_keys/%u .ssh/authorized_keys"
-KEY_ENV = {"SCHEDULER": "none", "CLUSTER": "yard", "HEAD_NAME": "yard-head", "HEAD_IP": "10.77.0.4"}
-
-
-def hand_over(root: Path, role: str = "head", key: str = KEY, sshd: str = READ) -> Ran:
-    """Run the stage that reads the hand-over. `sshd`: exit code and output of the fake `sshd -T`."""
-    node = Sandbox(root, ("sshd",), {"sshd -T": sshd.format(root=root)})
-    node.write({"complete": "one", "hosts": "", "known_hosts": "", "user_key.pub": key, "etc/hosts": ""})
-    return node.run("60-munge", **KEY_ENV, ROLE=role, TEST_HANDOVER=str(root))
-
-
-@pytest.mark.parametrize("role", ["head", "worker"])
-def test_rotated_key_replaces_the_previous_key(tmp_path: Path, role: str) -> None:
-    file = tmp_path / "etc/trainyard/authorized_keys/trainer"
-    for key in (KEY, KEY.replace("AAAA", "BBBB")):
-        hand_over(tmp_path, role, key).passed()
-        assert file.read_text() == key
-
-
-def test_key_file_that_sshd_ignores_is_an_error(tmp_path: Path) -> None:
-    message = hand_over(tmp_path, sshd="0 authorizedkeysfile .ssh/authorized_keys").failure()
-    assert message.startswith(f"fail sshd does not read {tmp_path}/etc/trainyard/authorized_keys for the user trainer")
-    # The check is skipped if sshd prints no settings.
-    hand_over(tmp_path, sshd="1 Missing privilege separation directory: /run/sshd").passed()
-
-
 @pytest.mark.skipif(sshd_binary() is None, reason="sshd is not installed")
 def test_sshd_reads_the_key_file_for_the_job_user_only(tmp_path: Path) -> None:
     system(tmp_path, "10-base")

@@ -28,7 +28,9 @@ def node(tmp_path: Path) -> NodeSandbox:
     program.chmod(0o755)
     sandbox.write("calls-health", "")
     sandbox.write(
-        "etc/passwd", "root:x:0:0::/root:/bin/sh\nops:x:1500:1500::/:/bin/sh\ntrainer:x:2000:2000::/:/bin/sh\n"
+        "etc/passwd",
+        "root:x:0:0::/root:/bin/sh\nops:x:1500:1500::/:/bin/sh\ntrainer:x:2000:2000::/:/bin/sh\n"
+        "ann:x:23870:2001::/:/bin/sh\n",
     )
     sandbox.answer("id", 'case "$*" in *" 3000") echo "${GROUPS_OF_3000:-}" ;; *) echo users ;; esac')
     return sandbox
@@ -70,6 +72,9 @@ def test_prolog_refuses_jobs_on_a_drained_node_with_a_fatal_fault(node: NodeSand
         ("3000", "3000", "3000 trainer", 0),
         ("3000", "6", "3000 trainer", 1),
         ("3000", "3000", "3000", 1),
+        ("23870", "2001", "", 0),
+        ("23870", "6", "", 1),
+        ("2000", "2001", "", 1),
     ],
 )
 def test_only_members_of_the_job_users_group_may_run_jobs(
@@ -78,6 +83,23 @@ def test_only_members_of_the_job_users_group_may_run_jobs(
     done = node.run("sbin/trainyard-prolog", SLURM_JOB_UID=uid, SLURM_JOB_GID=gid, GROUPS_OF_3000=groups)
     assert done.returncode == code
     assert (f"may run jobs here: uid {uid}, gid {gid}\n" in done.stderr) is bool(code)
+
+
+def test_prolog_waits_for_the_account_of_a_new_person(node: NodeSandbox) -> None:
+    new = {"SLURM_JOB_UID": "28650", "SLURM_JOB_GID": "2001"}
+    node.answer("id", "exit 1")
+    passwd, added = node.root / "etc/passwd", "bob:x:28650:2001::/:/bin/sh"
+    node.answer("sleep", f"echo {added} >>{passwd}")
+    assert node.run("sbin/trainyard-prolog", **new).returncode == 0
+    assert node.calls("sleep") == ["1"]
+    # Other uids are refused at once.
+    assert node.run("sbin/trainyard-prolog", SLURM_JOB_UID="5000", SLURM_JOB_GID="5000").returncode == 1
+    assert node.calls("sleep") == ["1"]
+
+
+def test_gid_of_people_has_no_meaning_on_existing_hosts(node: NodeSandbox) -> None:
+    (node.root / "var/lib/trainyard/borrowed").mkdir()
+    assert node.run("sbin/trainyard-prolog", SLURM_JOB_UID="23870", SLURM_JOB_GID="2001").returncode == 1
 
 
 def test_prolog_fails_without_environment(node: NodeSandbox) -> None:

@@ -20,6 +20,7 @@ from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS
 from components.stackfile.read import cluster_spec, parse_stack
 from tests.components.platforms.recording import planned, stack_text
+from tests.people import person
 from trainyard.errors import StackFileError
 from yard.commands.cli import app
 
@@ -27,6 +28,7 @@ OF_PLATFORMS = [check for name in PLATFORMS for check in platform_facts(name).ch
 REGISTERED: list[Check[Any]] = [*DRAFT_CHECKS, *PLAN_CHECKS, *OF_PLATFORMS]
 CHECKS = {check.id: check for check in REGISTERED}
 LOCAL = planned("local", {})
+PEOPLE = planned("local", {"users": [person("ann")]})
 HOST = {"address": "203.0.113.10", "private_ip": "10.77.0.10", "name": "node1"}
 PATH = {"storage__shared": {"kind": "head_nfs", "path": "/raid/trainyard"}}
 GPU_HOSTS, DRIVER = "cluster.nodes.gpu.hosts", "cluster.nodes.gpu.driver"
@@ -126,6 +128,16 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "price": (LOCAL, gcp(), "cluster"),
     "quota": (LOCAL, gcp(), "cluster.nodes"),
     "unconfirmed": (LOCAL, unverified(), "cluster"),
+    "users-distinct": (
+        planned("local", {"users": [person("ann"), person("bob")]}),
+        planned("local", {"users": [person("ann"), person("ann")]}),
+        "cluster.users.1.name",
+    ),
+    "users-supported": (
+        PEOPLE,
+        replace(PEOPLE, plan=replace(planned("lambda-a6000", {}).plan, users=PEOPLE.plan.users)),
+        "cluster.users",
+    ),
 }
 """For each check: a subject without problems, a subject with a problem, and the problem's path."""
 

@@ -11,6 +11,7 @@ from offline.cloud.faults import evicted
 from tests.components.platforms.living import WholeStack, whole_stack
 from tests.components.platforms.recording import Edits
 from tests.offline.loopback_sshd import free_port
+from tests.people import person
 from tools.stack import EXCLUDE
 from trainyard.outputs import read_outputs
 
@@ -65,6 +66,21 @@ def test_a_rotated_key_replaces_no_machine(gcp: WholeStack, key: str) -> None:
     planned = gcp.planned("--replace", urn)
     assert sorted(planned) == sorted([key, *COMMANDS])
     assert planned["neox-bringup-handover"] == "update"
+
+
+def test_people_change_only_the_hand_over(own: WholeStack) -> None:
+    ann, bob = person("ann"), person("bob")
+    edits: Edits = {**HEAD_NFS, "scheduler": "slurm", "containers": "none"}
+    own.put("gcp-a2", users=[ann], **edits)
+    own.deploy()
+    own.put("gcp-a2", users=[ann, bob], **edits)
+    # Nothing on the machines is replaced: the gate is a command that runs again.
+    assert own.planned() == {"neox-bringup-handover": "update", "neox-bringup-gate": "replace"}
+    own.put("gcp-a2", users=[bob], **edits)
+    warning = "`pulumi up` locks the account, and ends all sessions and jobs of ann"
+    assert warning in own.preview().passed()
+    assert warning in own.deploy()
+    assert read_outputs(own.outputs()["cluster"]).users == {"bob": "user"}
 
 
 def test_a_bastion_updates_the_commands(gcp: WholeStack) -> None:

@@ -25,5 +25,35 @@ is_empty() {
   ((code == 2))
 }
 
+# as_user NAME GROUP HOME COMMAND...: runs a command as a user, without a login session.
+as_user() { setpriv --reuid="$1" --regid="$2" --init-groups -- env HOME="$3" "${@:4}"; }
+
 # as_trainer COMMAND...: runs a command as the job user, without a login session.
-as_trainer() { setpriv --reuid=trainer --regid=trainer --init-groups -- env HOME=/home/trainer "$@"; }
+as_trainer() { as_user trainer trainer /home/trainer "$@"; }
+
+# rank_key NAME GROUP HOME: creates, in a user's shared home, the SSH key with which ranks start other ranks. Runs as the
+# user, because the home may contain links to files that only root may write.
+rank_key() {
+  as_user "$1" "$2" "$3" bash -euc '
+    umask 077
+    mkdir -p ~/.ssh
+    # An interrupted head can leave an empty file, so the key is first written under a different name.
+    cd ~/.ssh
+    [[ ! -s id_ed25519 ]] || exit 0
+    rm -f new_key new_key.pub
+    ssh-keygen -q -t ed25519 -N "" -C "$1" -f new_key
+    cat new_key.pub >>authorized_keys
+    sync new_key new_key.pub authorized_keys
+    mv new_key.pub id_ed25519.pub
+    mv new_key id_ed25519' - "$1@$TRAINYARD_CLUSTER"
+}
+
+# check_folder PATH OWNER: fails unless the path is a folder in which only its owner can write. Every user can create
+# files in /shared.
+check_folder() {
+  local found
+  found=$(stat -c '%F %U %A' "$1")
+  [[ $found == "directory $2 d"????-??-? ]] ||
+    fail "$1 must be a folder of $2 in which nobody else can write, but it is: $found. Fix:" \
+      "sudo mv $1 $1.old && sudo systemctl restart trainyard-bootstrap"
+}

@@ -1,7 +1,7 @@
 # Bootstrap functions for passes that run the stages from a bundle: which stages a pass skips, and how a pass ends.
 #
 # A pass after a hand-over runs the first stage that has changed and all later stages, because a stage can read files that
-# an earlier stage writes. After a boot, a failure or `systemctl restart trainyard-bootstrap`, a pass skips only stages
+# an earlier stage writes. A stage with "# later stages: unaffected" writes no such file. After a boot, a failure or `systemctl restart trainyard-bootstrap`, a pass skips only stages
 # with "# runs: once".
 
 readonly pass_inputs=/run/trainyard/inputs
@@ -28,7 +28,7 @@ read_shared() {
   )
 }
 
-# read_received: sets `received` to the hash of the hand-over without the digest of its bundle.
+# read_received: sets `received` to the hashes and names of the files in the hand-over, except the digest of its bundle.
 read_received() {
   local complete=''
   [[ ! -e $state/handover/complete ]] || complete=$(<"$state/handover/complete")
@@ -36,25 +36,33 @@ read_received() {
   seen=$complete
   received=$(
     cd "$state/handover" || exit
-    find . -type f ! -name complete ! -name bundle.sha256 -print0 | sort -z | xargs -0 sha256sum | sha256sum
+    find . -type f ! -name complete ! -name bundle.sha256 -print0 | sort -z | xargs -0 sha256sum
   )
+}
+
+# read_own_part: adds the hashes of the files and folders that the stage names as $handover/NAME to `stamp`.
+read_own_part() {
+  local rest=$text line
+  read_received
+  # shellcheck disable=SC2016
+  while [[ $rest =~ '$handover/'([a-zA-Z0-9_./-]*)(.*) ]]; do
+    rest=${BASH_REMATCH[2]}
+    while IFS= read -r line; do
+      [[ $line != *"  ./${BASH_REMATCH[1]}"* ]] || stamp+=$line
+    done <<<"$received"
+  done
 }
 
 # is_unchanged NAME: succeeds if the stage and all stages before it have the same inputs as in their last successful
 # run. `text` must contain the stage's text. Sets `stamp` to the stage's inputs. A stage with "# runs: every pass"
-# installs the hand-over and records that it has been read. If that stage is skipped because the newest hand-over has
-# the same content as the last one, this function records it instead.
+# installs the hand-over and records that it has been read. If that stage is skipped because its part of the newest
+# hand-over has not changed, this function records it instead.
 is_unchanged() {
   read_shared
   stamp=$text$shared
-  # The text of a stage contains one of these strings if the stage reads the hand-over.
-  # shellcheck disable=SC2016
-  if [[ $text == *'$handover/'* || $text == *$'\n# runs: every pass\n'* ]]; then
-    read_received
-    stamp+=$received
-  fi
+  read_own_part
   if ((repeats)) || [[ ! -e $pass_inputs/$1 || $(<"$pass_inputs/$1") != "$stamp" ]]; then
-    repeats=1
+    [[ $text == *$'\n# later stages: unaffected\n'* ]] || repeats=1
     return 1
   fi
   [[ $text != *$'\n# runs: every pass\n'* || -z $seen ]] || printf '%s\n' "$seen" >/run/trainyard/handover
