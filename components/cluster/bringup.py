@@ -41,6 +41,12 @@ there would run the commands again."""
 _REGISTRATION_SECONDS = 300
 """Maximum delay of a failure. During the delay, other machines can finish booting and become part of the outputs."""
 
+_INSTALL_SECONDS = 900
+"""Maximum time from the first login to the head until user-data has installed the node's programs. On Google Cloud,
+cloud-init publishes the host key in its second stage, but runs the scripts of user-data in the last stage
+(canonical/cloud-init 25.1.4: cloudinit/config/cc_ssh.py and DataSourceGCE.publish_host_keys; read and run in a virtual
+machine on 2026-11-25)."""
+
 NO_TUNNEL = "there is no tunnel to the head"
 NO_BUNDLE = "the head has not received the bundle of scripts"
 NO_FORMAT_PERMISSION = "the head has not received the permission to format its data disk"
@@ -119,7 +125,7 @@ class BringUp(pulumi.ComponentResource):
         sent = remote.Command(
             f"{name}-bundle",
             connection=to_head,
-            create="sudo trainyard-receive --bundle",
+            create=_when_installed("trainyard-receive --bundle"),
             stdin=bundle.apply(bundle_message),
             triggers=[head.machine_id],
             logging=remote.Logging.STDERR,
@@ -185,6 +191,12 @@ class BringUp(pulumi.ComponentResource):
         return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(on_error=[hook]))
 
 
+def _when_installed(command: str) -> str:
+    """Return a command that waits until user-data has installed the node's program, and then runs it as root."""
+    program = f"/usr/local/sbin/{command.partition(' ')[0]}"
+    return f"for _ in $(seq {_INSTALL_SECONDS}); do [ ! -x {program} ] || break; sleep 1; done; sudo {command}"
+
+
 def _format_permission(
     name: str,
     disk: pulumi.Output[str],
@@ -200,8 +212,8 @@ def _format_permission(
     return remote.Command(
         f"{name}-format-permission",
         connection=connection,
-        create="sudo trainyard-allow-format",
-        update="sudo trainyard-allow-format --refuse",
+        create=_when_installed("trainyard-allow-format"),
+        update=_when_installed("trainyard-allow-format --refuse"),
         triggers=[disk],
         add_previous_output_in_env=False,
         opts=opts,

@@ -161,13 +161,16 @@ def test_a_cluster_satisfies_the_platform_contract(part: Contract, cluster: Decl
     # sshd refuses the environment variables of previous output, and the official plugin warns about each of them.
     commands = built.all("remote:Command")
     assert {name for name, inputs in commands.items() if inputs.get("addPreviousOutputInEnv") is not False} == set()
+    # These commands can be the first on a machine whose user-data has not installed the programs yet.
+    first = [inputs for name, inputs in commands.items() if name.endswith(("-format-permission", "-bundle"))]
+    assert [inputs["create"] for inputs in first if "[ ! -x /usr/local/sbin/trainyard-" not in inputs["create"]] == []
     permissions = [inputs for name, inputs in commands.items() if name.endswith("-format-permission")]
     # In the stacks of these platforms, the head has a data disk.
     assert len(permissions) == (plan.provider in {"azure", "local"})
     for inputs in permissions:
         # Without `update`, pulumi-command runs `create` again if the connection changes, for example to a new head.
-        assert inputs["update"] == "sudo trainyard-allow-format --refuse"
-        assert inputs["create"] == "sudo trainyard-allow-format"
+        assert inputs["update"].endswith("; sudo trainyard-allow-format --refuse")
+        assert inputs["create"].endswith("; sudo trainyard-allow-format")
         assert "stdin" not in inputs
 
 
