@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from components.platforms.local.image_build import SUITE, Archive, machine_archive
+from components.platforms.local.image_build import GOLDEN, Archive, machine_archive
 from trainyard.errors import ClusterError
 
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -33,7 +33,7 @@ def fetch(target: Path, archive: Archive) -> None:
 
 def _apt_options(work: Path, archive: Archive) -> list[str]:
     """Return options that make apt keep its state in `work`, and use only the guests' release as a source."""
-    line = archive.sources(SUITE)[0]
+    line = archive.sources(GOLDEN.suite)[0]
     if _KEYRING.exists():
         line = line.replace("deb ", f"deb [signed-by={_KEYRING}] ", 1)
     (work / "sources.list").write_text(f"{line}\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import shutil
 import signal
 import sys
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.platforms.local.image_build import (
+    GOLDEN,
     BuildProgress,
+    Recipe,
     build,
     image_id,
     machine_archive,
@@ -69,15 +72,15 @@ def hold_image(image: GoldenImage, disk: Path) -> None:
     (users / name).write_text(str(disk))
 
 
-def ensure_image() -> GoldenImage:
-    """Return this checkout's golden image. Build it first if it is not cached."""
-    wanted = image_id()
+def ensure_image(recipe: Recipe = GOLDEN) -> GoldenImage:
+    """Return this checkout's image of a recipe. Build it first if it is not cached."""
+    wanted = image_id(recipe)
     found = find_image(wanted)
     if found is not None:
         return found
-    with BuildProgress("golden image") as progress, image_cache(progress) as images:
+    with BuildProgress(f"{recipe.name} image") as progress, image_cache(progress) as images:
         # Another process may have built the image while this process waited for the lock.
-        return find_image(wanted) or _build(images, wanted, progress)
+        return find_image(wanted) or _build(images, wanted, recipe, progress)
 
 
 def require_image(wanted: str) -> GoldenImage:
@@ -110,36 +113,40 @@ def image_cache(progress: BuildProgress) -> Iterator[Path]:
         yield images
 
 
-def _build(images: Path, wanted: str, progress: BuildProgress) -> GoldenImage:
+def _build(images: Path, wanted: str, recipe: Recipe, progress: BuildProgress) -> GoldenImage:
     archive, rights = machine_archive(), privilege()
     for abandoned in images.glob("building-*"):
         remove_tree(abandoned, rights)
     work = Path(tempfile.mkdtemp(prefix="building-", dir=images))
     try:
-        build(work, archive, rights, progress)
+        build(work, archive, rights, progress, recipe)
         work.rename(images / wanted)
     finally:
         if work.exists():
             remove_tree(work, rights)
-    _prune()
+    _prune(recipe.name)
     return GoldenImage(images / wanted)
 
 
-def _golden() -> list[Path]:
-    """Return the golden images' folders, newest first."""
+def _built(name: str | None = None) -> list[Path]:
+    """Return the folders of the images that were built from the recipe `name`, or from any recipe, newest first."""
     manifests = [found for found in _images().glob("*/manifest.json") if not found.parent.name.startswith(_BAKED)]
-    return [found.parent for found in sorted(manifests, key=lambda path: path.stat().st_mtime, reverse=True)]
+    # An older version built only golden images, and did not record the name.
+    wanted = [
+        found for found in manifests if name is None or json.loads(found.read_text()).get("name", "golden") == name
+    ]
+    return [found.parent for found in sorted(wanted, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
-def _prune() -> None:
-    for folder in _golden()[_KEPT:]:
+def _prune(name: str) -> None:
+    for folder in _built(name)[_KEPT:]:
         if not _is_held(folder):
             shutil.rmtree(folder)
 
 
 def unused_images() -> list[Path]:
-    """Return the folders of the golden images that no machine's disk uses."""
-    return [folder for folder in _golden() if not _is_held(folder)]
+    """Return the folders of the images that no machine's disk uses, except baked images."""
+    return [folder for folder in _built() if not _is_held(folder)]
 
 
 def _is_held(folder: Path) -> bool:

@@ -42,11 +42,21 @@ class BuildProgress:
         self.phase("done" if kind is None else "failed")
 
 
-FOLDER = Path(__file__).parent / "recipe"
 INSIDE = "/run/image-recipe"
-"""Path of the recipe in the image during the build."""
+"""Path of the recipes in the image during the build."""
 
-SUITE = "trixie"
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The content of an image. Each folder has packages.txt, rootfs/ and customise."""
+
+    name: str = "golden"
+    suite: str = "trixie"
+    folders: tuple[Path, ...] = (Path(__file__).parent / "recipe",)
+    """The golden image's folder is the last one, because its customise removes what only a build needs."""
+
+
+GOLDEN = Recipe()
 DISK_GIB = 5
 """Size of the root file system, a sparse file."""
 
@@ -68,28 +78,34 @@ DPKG_OPTIONS = (
 APT_OPTIONS = ('Apt::Install-Recommends "false"', 'Acquire::Languages "none"')
 
 
-def packages() -> tuple[str, ...]:
+def packages(recipe: Recipe = GOLDEN) -> tuple[str, ...]:
     """Return the names of the packages to install."""
-    lines = (FOLDER / "packages.txt").read_text().splitlines()
+    lines = [line for folder in recipe.folders for line in (folder / "packages.txt").read_text().splitlines()]
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 
-def image_id() -> str:
+def image_id(recipe: Recipe = GOLDEN) -> str:
     """Return the image's id: 16 hexadecimal digits of a hash of the recipe and of this module."""
-    return hashlib.sha256(recipe_tar() + (FOLDER.parent / "image_build.py").read_bytes()).hexdigest()[:16]
+    content = recipe_tar(recipe) + recipe.suite.encode() + Path(__file__).read_bytes()
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
-def recipe_tar() -> bytes:
-    """Return a tar of the recipe to unpack at the image's root: rootfs/ itself, and the other files in INSIDE.
+def recipe_tar(recipe: Recipe = GOLDEN) -> bytes:
+    """Return a tar to unpack at the image's root: the content of each rootfs/, and the other files in INSIDE.
 
     The bytes depend only on the files' contents and permissions.
     """
     buffer = io.BytesIO()
+    files = [
+        (path, path.relative_to(folder), f"{INSIDE.lstrip('/')}/{number}")
+        # A later file in the archive replaces an earlier one with the same name.
+        for number, folder in reversed(list(enumerate(recipe.folders)))
+        for path in sorted(path for path in folder.rglob("*") if path.is_file())
+    ]
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in sorted(path for path in FOLDER.rglob("*") if path.is_file()):
-            relative = path.relative_to(FOLDER)
+        for path, relative, within in files:
             in_rootfs = relative.parts[0] == "rootfs"
-            name = Path(*relative.parts[1:]) if in_rootfs else Path(INSIDE.lstrip("/")) / relative
+            name = Path(*relative.parts[1:]) if in_rootfs else Path(within) / relative
             entry = tarfile.TarInfo(str(name))
             content = path.read_bytes()
             entry.size = len(content)
@@ -285,14 +301,14 @@ _SPACE_GIB = 6
 """Free space that a build needs. The folder, the raw disk and the qcow2 disk have 1.6 GiB each (measured)."""
 
 
-def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgress) -> None:
+def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgress, recipe: Recipe = GOLDEN) -> None:
     """Create gold.qcow2, vmlinux and manifest.json in the empty folder `work`. Raises PlatformError if a tool fails."""
     _check_space(work)
     begin = time.monotonic()
     tree = work / "root"
-    (work / "tar").write_bytes(recipe_tar())
+    (work / "tar").write_bytes(recipe_tar(recipe))
     work.chmod(0o755)  # in a user namespace, a different user reads it
-    run_tool(install_command(tree, work / "tar", archive, rights), progress)
+    run_tool(install_command(tree, work / "tar", archive, rights, recipe), progress)
     progress.phase("extract the kernel")
     (work / "vmlinux").write_bytes(vmlinux(_kernel(tree).read_bytes()))
     versions = run_tool([*rights.prefix, "chroot", str(tree), "dpkg-query", "-W"])
@@ -304,8 +320,9 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
     run_tool([*rights.prefix, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", str(tree), str(raw)])
     run_tool(["qemu-img", "convert", "-O", "qcow2", str(raw), str(work / "gold.qcow2")])
     manifest = {
-        "recipe": image_id(),
-        "suite": SUITE,
+        "name": recipe.name,
+        "recipe": image_id(recipe),
+        "suite": recipe.suite,
         "built_with": rights.why,
         "seconds": round(time.monotonic() - begin),
         "packages": dict(line.split("\t") for line in versions.splitlines()),
@@ -317,7 +334,7 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
     remove_tree(tree, rights)
 
 
-def install_command(tree: Path, recipe_tar: Path, archive: Archive, rights: Privilege) -> list[str]:
+def install_command(tree: Path, tar: Path, archive: Archive, rights: Privilege, recipe: Recipe = GOLDEN) -> list[str]:
     """Return the mmdebstrap command that creates the image's root file system in `tree`."""
     prefix = () if rights.mode == "unshare" else rights.prefix
     command = [*prefix, "mmdebstrap", f"--mode={rights.mode}", "--variant=minbase", "--format=directory"]
@@ -325,12 +342,12 @@ def install_command(tree: Path, recipe_tar: Path, archive: Archive, rights: Priv
     command += [f"--dpkgopt={option}" for option in DPKG_OPTIONS]
     command += [f"--essential-hook={hook}" for hook in ESSENTIAL_HOOKS]
     command += [
-        f"--customize-hook=tar-in {shlex.quote(str(recipe_tar))} /",
-        f'--customize-hook=chroot "$1" {INSIDE}/customise',
+        f"--customize-hook=tar-in {shlex.quote(str(tar))} /",
+        *(f'--customize-hook=chroot "$1" {INSIDE}/{number}/customise' for number in range(len(recipe.folders))),
         f'--customize-hook=rm -rf "$1{INSIDE}"',
-        f"--include={','.join(packages())}",
+        f"--include={','.join(packages(recipe))}",
     ]
-    return [*command, SUITE, str(tree), *archive.sources(SUITE)]
+    return [*command, recipe.suite, str(tree), *archive.sources(recipe.suite)]
 
 
 def remove_tree(tree: Path, rights: Privilege) -> None:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
@@ -123,6 +123,14 @@ class Hardware:
 def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: Path) -> list[str]:
     """Return the command that starts a machine in the background."""
     port = hardware.ssh_port
+    outside = "user,id=ext" + ("" if port is None else f",hostfwd=tcp:127.0.0.1:{port}-:22")
+    # The seed is not an NVMe disk, because the kernel probes NVMe disks in parallel and the seed could become nvme0.
+    drives = [*drive("seed", files.seed, "", read_only=True), *_data_disk(hardware.data_disk)]
+    return [*base_command(files, hardware, kernel), *drives, *network(files.run, outside, cards)]
+
+
+def base_command(files: MachineFiles, hardware: Hardware, kernel: Path) -> list[str]:
+    """Return the command with the machine's processor, memory, console, kernel and root disk."""
     return [
         "nice", "-n", str(hardware.niceness),
         "qemu-system-x86_64", "-name", files.name, *_processor(hardware), "-m", str(hardware.memory_mib),
@@ -135,23 +143,28 @@ def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: P
         # With `unsafe`, a crash of this computer can corrupt the disk. The machine can then be created again.
         "-drive", f"if=none,id=root,file={files.disk},format=qcow2,cache=unsafe,discard=unmap",
         "-device", "nvme,drive=root,serial=root",
-        "-drive", f"if=none,id=seed,file={files.seed},format=raw,readonly=on",
-        # The seed is not an NVMe disk, because the kernel probes NVMe disks in parallel and the seed could become
-        # nvme0.
-        "-device", "virtio-blk-pci,drive=seed",
-        *_data_disk(hardware.data_disk),
-        "-netdev", "user,id=ext" + ("" if port is None else f",hostfwd=tcp:127.0.0.1:{port}-:22"),
+    ]  # fmt: skip
+
+
+def network(run: Path, outside: str, cards: Macs) -> list[str]:
+    """Return the options for a card with QEMU's user-mode network `outside`, and a card at the run's switch."""
+    return [
+        "-netdev", outside,
         "-device", f"virtio-net-pci,netdev=ext,mac={cards.external},romfile=",
-        "-netdev", f"vde,id=clu,sock={switch_socket(files.run)}",
+        "-netdev", f"vde,id=clu,sock={switch_socket(run)}",
         "-device", f"virtio-net-pci,netdev=clu,mac={cards.private},romfile=",
     ]  # fmt: skip
 
 
+def drive(name: str, path: Path, serial: str, *, read_only: bool = False) -> list[str]:
+    """Return the options for a virtio disk: a raw file if it is read-only, otherwise a qcow2 file."""
+    kind = "format=raw,readonly=on" if read_only else "format=qcow2,cache=unsafe,discard=unmap"
+    device = f"virtio-blk-pci,drive={name}" + (f",serial={serial}" if serial else "")
+    return ["-drive", f"if=none,id={name},file={path},{kind}", "-device", device]
+
+
 def _data_disk(path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    drive = f"if=none,id=data,file={path},format=qcow2,cache=unsafe,discard=unmap"
-    return ["-drive", drive, "-device", f"virtio-blk-pci,drive=data,serial={DATA_SERIAL}"]
+    return [] if path is None else drive("data", path, DATA_SERIAL)
 
 
 def _processor(hardware: Hardware) -> list[str]:
@@ -266,10 +279,14 @@ class Machine(MachineFiles):
         self, image: GoldenImage, machine_id: str, cards: Macs, private: IPv4Interface, user_data: str
     ) -> None:
         """Create the root disk and the seed disk. An existing machine with the same name is removed first."""
+        self.make_root_disk(image)
+        write_seed(self.seed, user_data, meta_data(machine_id, self.name), network_config(cards, private))
+
+    def make_root_disk(self, image: GoldenImage) -> None:
+        """Create the root disk. An existing machine with the same name is removed first."""
         self.remove()
         self.folder.mkdir(mode=0o700, parents=True)
         _create_qcow2(self.name, "-F", "qcow2", "-b", str(image.disk), str(self.disk))
-        write_seed(self.seed, user_data, meta_data(machine_id, self.name), network_config(cards, private))
 
     def start(self, image: GoldenImage, hardware: Hardware, cards: Macs) -> None:
         """Start the machine. Raises PlatformError if its SSH port is in use or QEMU fails."""
@@ -280,15 +297,18 @@ class Machine(MachineFiles):
                 f"{self.name}: port {port} on 127.0.0.1 is in use by another program. Fix: run the command again. It "
                 "names the stack file and a free value for cluster.platform.ssh_port_base"
             )
+        self.launch(qemu_command(self, hardware, cards, image.kernel), hardware.niceness)
+
+    def launch(self, command: Sequence[str], niceness: int) -> None:
+        """Start QEMU with this command. Raises PlatformError if QEMU fails."""
         self.monitor.unlink(missing_ok=True)
-        command = qemu_command(self, hardware, cards, image.kernel)
         # QEMU continues in the background after it has connected to the switch.
         with connecting(self.run):
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             raise PlatformError(f"{self.name}: QEMU did not start: {done.stderr.strip() or 'no error message'}")
         if self.pid is not None:
-            process.set_niceness(self.pid, hardware.niceness)
+            process.set_niceness(self.pid, niceness)
 
     def console_size(self) -> int:
         """Return the console log's size in bytes. The output of the next start begins at this position."""

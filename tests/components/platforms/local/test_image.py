@@ -18,7 +18,7 @@ import pytest
 from components.platforms.local import bake, image, image_build
 from components.platforms.local.bake import bake_here, report_in
 from components.platforms.local.image import GoldenImage, find_image, require_image
-from components.platforms.local.image_build import Archive, BuildProgress, Privilege
+from components.platforms.local.image_build import Archive, BuildProgress, Privilege, Recipe
 from components.platforms.local.paths import cache_folder, socket_folder
 from components.platforms.local.process import started_under, sweep_run
 from tests.components.platforms.local.conftest import Executable
@@ -32,28 +32,29 @@ RIGHTS = Privilege(mode="root", prefix=(), why="root")
 @pytest.fixture
 def own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy = tmp_path / "local"
-    shutil.copytree(image_build.FOLDER.parent, copy)
-    monkeypatch.setattr(image_build, "FOLDER", copy / "recipe")
+    shutil.copytree(image_build.GOLDEN.folders[0].parent, copy)
+    monkeypatch.setattr(image_build, "__file__", str(copy / "image_build.py"))
     return copy
 
 
 @pytest.mark.parametrize("file", ["recipe/packages.txt", "recipe/rootfs/etc/fstab", "image_build.py"])
 def test_changes_of_recipe_or_build_change_the_image_id(own_recipe: Path, file: str) -> None:
-    before = image_build.image_id()
+    recipe = Recipe(folders=(own_recipe / "recipe",))
+    before = image_build.image_id(recipe)
     # The id does not depend on times or on other files.
     (own_recipe / file).touch()
     (own_recipe / "machine.py").write_text("")
-    assert image_build.image_id() == before
+    assert image_build.image_id(recipe) == before
     with (own_recipe / file).open("a") as changed:
         changed.write("# changed\n")
-    assert image_build.image_id() != before
+    assert image_build.image_id(recipe) != before
 
 
 def test_the_tar_has_files_of_rootfs_at_their_paths() -> None:
     with tarfile.open(fileobj=io.BytesIO(image_build.recipe_tar())) as archive:
         entries = {entry.name: entry for entry in archive}
-    assert {"etc/fstab", "etc/cloud/cloud.cfg", "run/image-recipe/customise"} <= set(entries)
-    assert entries["run/image-recipe/customise"].mode == 0o755
+    assert {"etc/fstab", "etc/cloud/cloud.cfg", "run/image-recipe/0/customise"} <= set(entries)
+    assert entries["run/image-recipe/0/customise"].mode == 0o755
     assert entries["etc/fstab"].mode == 0o644
     assert {(entry.uid, entry.gid) for entry in entries.values()} == {(0, 0)}
 
@@ -175,7 +176,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def complete(work: Path, *_: object) -> None:
     for name in ("gold.qcow2", "vmlinux", "manifest.json"):
-        (work / name).write_text("")
+        (work / name).write_text("{}")
 
 
 def names(images: Path) -> set[str]:
