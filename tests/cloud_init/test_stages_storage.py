@@ -270,7 +270,7 @@ class Head(Sandbox):
     """A head with Slurm's state. `install` is recorded but not run, so the folders exist."""
 
     def __init__(self, root: Path) -> None:
-        recorded = ("systemctl", "blockdev", "mkfs.ext4", "mount", "modprobe", "mountpoint", "chown", "chmod")
+        recorded = ("systemctl", "blockdev", "mkfs.ext4", "mount", "modprobe", "mountpoint", "chown", "chmod", "sync")
         answers = {"mountpoint": "1 ", "blockdev": f"0 {1 << 28}", "stat": "0 slurm"}
         super().__init__(root, (*recorded, "install", "stat"), answers)
         for folder in ("srv/trainyard/state", "var/lib/trainyard"):
@@ -289,6 +289,9 @@ def test_state_is_moved_once_to_an_image_of_root(tmp_path: Path) -> None:
     assert (image.stat().st_mode & 0o777, image.stat().st_size) == (0o600, 1 << 24)
     assert "mount -o loop,nosuid,nodev,noexec,noatime /srv/trainyard/state.img /srv/trainyard/state" in ran.commands
     assert "systemctl stop slurmctld.service slurmdbd.service mariadb.service" in ran.commands
+    # After a crash, a copy with its final name is complete.
+    copies = [f"/srv/trainyard/state/{name}.new" for name in ("slurmctld", "mysql", "slurmdbd.password")]
+    assert ran.calls("sync") == [f"sync -f {copy}" for copy in copies]
     assert head.state == ["old\n"] * 3
     assert all((tmp_path / path).is_symlink() for path in STATE)
     assert len(list(tmp_path.rglob("*.before-*"))) == 3
