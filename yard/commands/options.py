@@ -40,6 +40,7 @@ StackOption = Annotated[
     str,
     typer.Option(
         "--stack",
+        "-s",
         envvar="TRAINYARD_STACK",
         autocompletion=completion.stacks,
         callback=_selected,
