@@ -19,6 +19,7 @@ from google.protobuf import empty_pb2
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, plugin_pb2, provider_pb2, provider_pb2_grpc
 
 from offline.values import Change, Properties, to_struct
+from trainyard.errors import PlatformError
 
 _T = TypeVar("_T")
 
@@ -153,7 +154,7 @@ class Plugin(provider_pb2_grpc.ResourceProviderServicer):
     def _answer(self, context: Any, run: Callable[[], _T]) -> _T:
         try:
             return run()
-        except (ResourceError, Stopped, OSError) as problem:
+        except (ResourceError, PlatformError, Stopped, OSError) as problem:
             refuse(context, str(problem))
 
 

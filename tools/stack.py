@@ -12,6 +12,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from components.platforms.local.image import ensure_image
+from offline.boot.machine import DIFFERENCES, IMAGE
 from trainyard.errors import StackError
 from trainyard.project import ROOT
 from yard.stack import pulumi
@@ -29,6 +31,11 @@ class Stack(Workspace):
         """Run `pulumi up`. Raises StackError if --offline would create real machines."""
         if self.simulated:
             refuse_real_machines(self.name)
+        if self.boots:
+            sys.stderr.write("".join(f"booted: {line}\n" for line in DIFFERENCES))
+            ensure_image(IMAGE)
+            file = self.write_environment()
+            sys.stderr.write(f"booted: to use the cluster, run `. {file}`, then `yard nodes --stack {self.name}`\n")
         return self.operate("up", (*_NO_QUESTIONS, *extra))
 
     def refresh(self, extra: Sequence[str] = ()) -> int:
@@ -84,9 +91,14 @@ def main() -> int:
     parser.add_argument("verb", choices=verbs)
     parser.add_argument("stack", help="a stack file stacks/Pulumi.STACK.yaml")
     parser.add_argument("--offline", action="store_true", help="simulate the clouds: no network, no account")
+    parser.add_argument(
+        "--boot", action="store_true", help="with --offline: boot the machines as local virtual machines"
+    )
     chosen, extra = parser.parse_known_args()
+    if chosen.boot and not chosen.offline:
+        parser.error("--boot requires --offline")
     try:
-        return verbs[chosen.verb](Stack(chosen.stack, simulated=chosen.offline), extra)
+        return verbs[chosen.verb](Stack(chosen.stack, simulated=chosen.offline, boots=chosen.boot), extra)
     except StackError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

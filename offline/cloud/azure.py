@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from ipaddress import IPv4Interface
+from typing import Any
 
+from components.catalog import machines
+from offline.boot.machine import MAC, CloudDisk, CloudMachine, disk_file, gpus_of, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import EVICTED
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
@@ -23,6 +29,7 @@ _OS_DISK = "_OsDisk_"
 _BAKE = "trainyard-bake"
 """The run command that waits until a bake has finished."""
 _INTERFACE = "azure-native:network:NetworkInterface"
+_VIRTUAL_MACHINE = "azure-native:compute:VirtualMachine"
 _RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 
 
@@ -82,9 +89,59 @@ class Azure(Cloud):
             case "VirtualNetwork":
                 place, subnets = f"{identity}/subnets", objects(outputs.get("subnets"))
                 own = {"subnets": [{"id": f"{place}/{one.get('name', 'offline')}", **one} for one in subnets]}
+            case "VirtualMachine" if is_wanted() and "timeCreated" not in outputs:
+                # `up` waits for the host key of a new machine.
+                own = {"timeCreated": datetime.now(UTC).isoformat(timespec="seconds")}
             case _:
                 own = {"instanceView": _view("")} if described.token == _RUN_COMMAND else {}
         return {**outputs, **own}
+
+    def machine(self, record: Record, world: World) -> CloudMachine | None:
+        if record.token == _RUN_COMMAND:
+            # The machine's agent runs the command.
+            owner = world.find(record.id.partition("/runCommands/")[0])
+            return self.machine(owner, world) if owner else None
+        if record.token != _VIRTUAL_MACHINE:
+            return None
+        facts: Any = record.outputs
+        card = _first_card(record, world)
+        config: Any = objects(card.outputs.get("ipConfigurations"))[0]
+        subnet = str((config.get("subnet") or {}).get("id"))
+        network = world.find(subnet) or world.find(subnet.rpartition("/subnets/")[0])
+        ranges = self.ranges(network.inputs) if network else ()
+        found = world.find(str((config.get("publicIPAddress") or {}).get("id")))
+        profile = facts.get("osProfile") or {}
+        size = str((facts.get("hardwareProfile") or {}).get("vmSize"))
+        kind = machines("azure").get(size)
+        private = str(config["privateIPAddress"])
+        commands = [one for one in world.records() if one.token == _RUN_COMMAND and one.id.startswith(f"{record.id}/")]
+        return CloudMachine(
+            resource=record.id,
+            name=record.id.rpartition("/")[2],
+            cloud="azure",
+            # cloud-init compares the firmware's UUID with the ID in the metadata.
+            firmware=["type=3,asset=7783-7084-3265-9085-8269-3286-77", f"type=1,uuid={_vm_id(record)}"],
+            metadata={
+                "imds": _imds(record, size, private, str(ranges[0] if ranges else "10.0.0.0/24")),
+                "commands": [_command(one) for one in sorted(commands, key=lambda one: one.id)],
+            },
+            address=IPv4Interface(f"{private}/{str(ranges[0] if ranges else '/24').partition('/')[2]}"),
+            public=str(found.outputs["ipAddress"]) if found else "",
+            disks=[
+                CloudDisk(
+                    path=disk_file(world.folder, str(disk["managedDisk"]["id"])),
+                    serial=f"lun{int(disk['lun'])}",
+                    gib=16,
+                )
+                for disk in (facts.get("storageProfile") or {}).get("dataDisks") or ()
+            ],
+            cd={"ovf-env.xml": _ovf_environment(profile)},
+            contract=_CONTRACT,
+            first_boot=_FIRST_BOOT,
+            gpus=replace(gpus, nvswitch=True) if kind and (gpus := gpus_of(kind)) else None,
+            infiniband=kind.rdma if kind else 0,
+            runs=not facts.get(EVICTED),
+        )
 
     def refers(self, text: str) -> str:
         # An OS disk is not a resource of the stack, because Azure creates it with its machine.
@@ -140,6 +197,113 @@ class Azure(Cloud):
         return "/".join([namespace, *pieces[::2]])
 
 
+_CONTRACT = "azure-ubuntu-24.04-hpc"
+_FIRST_BOOT = (
+    "printf 'datasource_list: [Azure]\\n' >/etc/cloud/cloud.cfg.d/99-offline.cfg",
+    # The image contains the agents of both clouds. Google's waits for Google's metadata server.
+    "systemctl --quiet mask google-startup-scripts.service google-shutdown-scripts.service",
+    "systemctl stop --no-block google-startup-scripts.service",
+    # Debian's unit starts only on Hyper-V.
+    "mkdir -p /etc/systemd/system/walinuxagent.service.d",
+    "printf '[Unit]\\nConditionVirtualization=\\n' >/etc/systemd/system/walinuxagent.service.d/offline.conf",
+    "systemctl daemon-reload",
+    "systemctl --quiet enable walinuxagent.service",
+    "systemctl start --no-block walinuxagent.service",
+)
+
+
+def _first_card(record: Record, world: World) -> Record:
+    profile: Any = record.outputs.get("networkProfile") or {}
+    return _found(world, str(profile["networkInterfaces"][0]["id"]))
+
+
+def _vm_id(record: Record) -> str:
+    return str(record.outputs.get("vmId") or stable_uuid(record.id))
+
+
+def _command(record: Record) -> Mapping[str, Any]:
+    """Return a run command's name, script and timeout in seconds."""
+    source: Any = record.inputs.get("source") or {}
+    seconds = float(str(record.inputs.get("timeoutInSeconds") or 3600))
+    return {"name": record.id.rpartition("/")[2], "script": str(source.get("script")), "seconds": seconds}
+
+
+def _imds(record: Record, size: str, private: str, cidr: str) -> Mapping[str, Any]:
+    """Return what the Instance Metadata Service returns. Source: Microsoft, "Azure Instance Metadata Service"."""
+    facts: Any = record.outputs
+    profile = facts.get("osProfile") or {}
+    linux = profile.get("linuxConfiguration") or {}
+    image = (facts.get("storageProfile") or {}).get("imageReference") or {}
+    keys = [
+        {"keyData": key.get("keyData"), "path": key.get("path")}
+        for key in (linux.get("ssh") or {}).get("publicKeys") or ()
+    ]
+    address, _, prefix = cidr.partition("/")
+    card = {
+        "ipv4": {
+            "ipAddress": [{"privateIpAddress": private, "publicIpAddress": ""}],
+            "subnet": [{"address": address, "prefix": prefix}],
+        },
+        "ipv6": {"ipAddress": []},
+        "macAddress": MAC,
+    }
+    return {
+        "instance": {
+            "compute": {
+                "azEnvironment": "AzurePublicCloud",
+                "customData": "",
+                "location": str(facts.get("location")),
+                "name": str(profile.get("computerName")),
+                "offer": str(image.get("offer") or ""),
+                "osProfile": {
+                    "adminUsername": str(profile.get("adminUsername")),
+                    "computerName": str(profile.get("computerName")),
+                    "disablePasswordAuthentication": "true",
+                },
+                "osType": "Linux",
+                "priority": str(facts.get("priority") or "Regular"),
+                "provider": "Microsoft.Compute",
+                "publicKeys": keys,
+                "publisher": str(image.get("publisher") or ""),
+                "resourceGroupName": record.id.split("/")[4],
+                "sku": str(image.get("sku") or ""),
+                "subscriptionId": SUBSCRIPTION,
+                "tagsList": [],
+                "userData": "",
+                "version": str(image.get("version") or ""),
+                "vmId": _vm_id(record),
+                "vmSize": size,
+            },
+            "network": {"interface": [card]},
+        },
+        "scheduledevents": {"DocumentIncarnation": 1, "Events": []},
+    }
+
+
+def _ovf_environment(profile: Any) -> str:
+    """Return ovf-env.xml, which Azure puts on a CD. Source: the parser in cloud-init 25.1.4, helpers/azure.py."""
+    name, user = str(profile.get("computerName")), str(profile.get("adminUsername"))
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>'
+        '<ns0:Environment xmlns:ns0="http://schemas.dmtf.org/ovf/environment/1" '
+        'xmlns:ns1="http://schemas.microsoft.com/windowsazure" '
+        'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">'
+        "<ns1:ProvisioningSection><ns1:Version>1.0</ns1:Version>"
+        "<ns1:LinuxProvisioningConfigurationSet>"
+        "<ns1:ConfigurationSetType>LinuxProvisioningConfiguration</ns1:ConfigurationSetType>"
+        f"<ns1:UserName>{user}</ns1:UserName>"
+        "<ns1:DisableSshPasswordAuthentication>true</ns1:DisableSshPasswordAuthentication>"
+        f"<ns1:HostName>{name}</ns1:HostName>"
+        f"<ns1:CustomData>{profile.get('customData') or ''}</ns1:CustomData>"
+        "</ns1:LinuxProvisioningConfigurationSet></ns1:ProvisioningSection>"
+        "<ns1:PlatformSettingsSection><ns1:Version>1.0</ns1:Version><ns1:PlatformSettings>"
+        "<ns1:KmsServerHostname>kms.core.windows.net</ns1:KmsServerHostname>"
+        "<ns1:ProvisionGuestAgent>true</ns1:ProvisionGuestAgent>"
+        '<ns1:GuestAgentPackageName xsi:nil="true"/><ns1:PreprovisionedVm>false</ns1:PreprovisionedVm>'
+        "</ns1:PlatformSettings></ns1:PlatformSettingsSection></ns0:Environment>"
+    )
+
+
 def _addressed(identity: str, configurations: Value) -> Value:
     return [
         {"privateIPAddress": private_address(f"{identity}/{index}"), "primary": index == 0, **item}
@@ -174,6 +338,11 @@ def _run_command(world: World, arguments: Properties) -> Properties:
     owner = f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{machine}"
     found = _found(world, f"{owner}/runCommands/{name}")
     answer: Properties = {"id": found.id, **found.outputs, "instanceView": None}
+    if arguments.get("expand") == "instanceView" and is_wanted():
+        if reported := hypervisor(world.folder).command(machine, name):
+            state = "Succeeded" if reported[0] == "success" else "Failed"
+            answer["instanceView"] = {"executionState": state, "output": reported[1], "error": ""}
+        return answer
     if arguments.get("expand") == "instanceView" and not _run_command_refusal(found.id, world):
         asks_for_key = "ssh_host" in str(found.inputs.get("source"))
         answer["instanceView"] = _view(f"{host_key(world.seed(owner))}\n" if asks_for_key else "offline\n")

@@ -8,6 +8,7 @@ from functools import cache
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from typing import Any, Protocol, TypeAlias
 
+from offline.boot.machine import CloudMachine
 from offline.cloud.rules import Rules
 from offline.cloud.sdk import Described, Sdk
 from offline.cloud.world import Record, World
@@ -67,6 +68,10 @@ class Cloud(Protocol):
 
     def computed(self, described: Described, identity: str, outputs: Properties) -> Properties:
         """Return `outputs`, completed with the values that the cloud assigns."""
+
+    def machine(self, record: Record, world: World) -> CloudMachine | None:
+        """Return the virtual machine that a resource describes, or None if it is no virtual machine."""
+        return None
 
     def refers(self, text: str) -> str:
         """Return the ID of the simulated resource to which `text` refers, or "" if there is none."""

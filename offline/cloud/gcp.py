@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from ipaddress import IPv4Interface
+from typing import Any
 
+from components.catalog import machines
+from offline.boot.machine import (
+    PORTMAPPER,
+    CloudDisk,
+    CloudMachine,
+    Export,
+    disk_file,
+    gpus_of,
+    hypervisor,
+    is_wanted,
+    nfs_server,
+)
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
 from offline.cloud.rules import Rules, fill_path
@@ -115,6 +129,37 @@ class Gcp(Cloud):
             made["networks"] = [{"ipAddresses": addresses, **item} for item in objects(made.get("networks"))]
         return made
 
+    def machine(self, record: Record, world: World) -> CloudMachine | None:
+        if record.token == _FILESTORE:
+            return _filestore(record)
+        if record.token != _INSTANCE:
+            return None
+        facts, (card, *_) = record.outputs, objects(record.outputs.get("networkInterfaces"))
+        subnet = world.find(self.refers(str(card.get("subnetwork"))))
+        prefix = str(self.ranges(subnet.inputs)[0] if subnet else "/24").partition("/")[2]
+        access = objects(card.get("accessConfigs"))
+        kind = machines("gcp").get(_last(facts.get("machineType")))
+        return CloudMachine(
+            resource=record.id,
+            name=str(facts["name"]),
+            cloud="gce",
+            firmware=["type=1,manufacturer=Google,product=Google Compute Engine,serial=GoogleCloud-OFFLINE"],
+            metadata=_metadata_tree(record, card),
+            address=IPv4Interface(f"{card['networkIp']}/{prefix}"),
+            public=str(access[0]["natIp"]) if access else "",
+            disks=[self._disk(world, attached) for attached in objects(facts.get("attachedDisks"))],
+            contract=_CONTRACT,
+            first_boot=_FIRST_BOOT,
+            gpus=gpus_of(kind) if kind else None,
+            runs=facts.get("currentStatus") == "RUNNING",
+        )
+
+    def _disk(self, world: World, attached: Properties) -> CloudDisk:
+        found = world.find(self.refers(str(attached.get("source"))))
+        size = found.inputs.get("size") if found else None
+        path = disk_file(world.folder, found.id if found else str(attached))
+        return CloudDisk(path=path, serial=f"google-{attached.get('deviceName')}", gib=int(str(size or 10)))
+
     def refers(self, text: str) -> str:
         # Resources in other projects (images, shared reservations) are assumed to exist. A boot disk is not a resource
         # of the stack, because Google creates it with its machine.
@@ -160,6 +205,9 @@ class Gcp(Cloud):
         """
         name, key = str(arguments.get("name")), arguments.get("variableKey")
         machine = self._instance(world, arguments, name)
+        if is_wanted():
+            found = hypervisor(world.folder).attribute(name, str(key))
+            return {"id": machine.id, "name": name, "variableKey": key, "variableValue": found} if found else {}
         booting = world.count(f"attributes of {world.seed(machine.id)}") <= _BOOTING
         silent = booting or not _runs(machine) or _metadata(machine).get("enable-guest-attributes") != "TRUE"
         kind, host = host_key(world.seed(machine.id)).split()
@@ -185,6 +233,9 @@ class Gcp(Cloud):
         machine = self._instance(world, arguments, name)
         if not _runs(machine):
             raise ResourceError(f"googleapi: Error 400: The resource '{machine.id}' is not ready, resourceNotReady")
+        if is_wanted():
+            contents = hypervisor(world.folder).console(str(name))
+            return {"id": machine.id, "instance": name, "port": 1.0, "contents": contents}
         booting = world.count(f"console of {world.seed(machine.id)}") <= _BOOTING
         line = "" if booting else f"trainyard-hostkey: {host_key(world.seed(machine.id))}\r\n"
         return {"id": machine.id, "instance": name, "port": 1.0, "contents": f"[    0.0] offline\r\n{line}"}
@@ -196,6 +247,68 @@ class Gcp(Cloud):
         if machine is None:
             raise ResourceError(f"{identity} not found")
         return machine
+
+
+def _filestore(record: Record) -> CloudMachine:
+    share: Any = record.outputs["fileShares"]
+    address: Any = objects(record.outputs.get("networks"))[0]["ipAddresses"]
+    exports = [
+        Export(ranges=option["ipRanges"], squash=option.get("squashMode") == "ROOT_SQUASH")
+        for option in share.get("nfsExportOptions") or ()
+    ]
+    return nfs_server(record.id, _last(record.id), address[0], f"/{share['name']}", exports)
+
+
+_CONTRACT = "gcp-ubuntu-24.04-nvidia-580"
+_FIRST_BOOT = (
+    "printf 'datasource_list: [GCE]\\n' >/etc/cloud/cloud.cfg.d/99-offline.cfg",
+    # DHCP on Google Cloud names a resolver that knows this name.
+    "echo '169.254.169.254 metadata.google.internal metadata' >>/etc/hosts",
+    *PORTMAPPER,
+    "systemctl --quiet enable google-guest-agent.service",
+    "systemctl start --no-block google-guest-agent.service",
+)
+
+
+def _metadata_tree(record: Record, card: Properties) -> Mapping[str, Any]:
+    """Return what the metadata server of this machine returns, by the names in the paths.
+
+    Source: Google, "Predefined metadata keys" (read 2026-11-25).
+    """
+    facts, project = record.outputs, str(record.outputs.get("project"))
+    zone, scheduling = _last(facts.get("zone")), facts.get("scheduling")
+    rules = scheduling if isinstance(scheduling, dict) else {}
+    access = [
+        {"external-ip": str(one.get("natIp")), "type": "ONE_TO_ONE_NAT"} for one in objects(card.get("accessConfigs"))
+    ]
+    return {
+        "instance": {
+            "attributes": _metadata(record),
+            "hostname": f"{facts['name']}.{zone}.c.{project}.internal",
+            "id": int(str(facts.get("instanceId") or 0)),
+            "image": str(_last(facts.get("bootDisk"))),
+            "machine-type": f"projects/0/machineTypes/{_last(facts.get('machineType'))}",
+            "maintenance-event": "NONE",
+            "name": str(facts["name"]),
+            "network-interfaces": {
+                "0": {
+                    "access-configs": {str(index): one for index, one in enumerate(access)},
+                    "ip": str(card.get("networkIp")),
+                    "mtu": 1460,
+                }
+            },
+            "preempted": "FALSE",
+            "scheduling": {
+                "automatic-restart": str(rules.get("automaticRestart", True)).upper(),
+                "on-host-maintenance": str(rules.get("onHostMaintenance", "MIGRATE")),
+                "preemptible": str(rules.get("preemptible", False)).upper(),
+            },
+            "tags": facts.get("tags") or [],
+            "virtual-clock": {"drift-token": "0"},
+            "zone": f"projects/0/zones/{zone}",
+        },
+        "project": {"attributes": {}, "numeric-project-id": 0, "project-id": project},
+    }
 
 
 def _last(link: Value) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, refused_address
 from offline.cloud.faults import EVICTED, Fault, changed_outside, stockout_message, strikes
 from offline.cloud.outputs import Filler, kept_outputs
@@ -60,7 +61,7 @@ class Maker:
         for fault in strikes(self._world, "read", self._described.token, self._operation.name):
             if found := self._world.find(identity):
                 changed = changed_outside(fault, found)
-                self._world.put(changed) if changed else self._remove(identity)
+                self._put(changed) if changed else self._remove(identity)
         record = self._world.find(identity)
         if record is None:
             return None
@@ -112,7 +113,18 @@ class Maker:
         start = f"{identity.lower()}/"
         return [found for found in self._world.linked(identity) if found.id.lower().startswith(start)]
 
+    def _put(self, record: Record) -> None:
+        """Store a complete resource. If it is a virtual machine and machines are booted, start or stop the machine."""
+        self._world.put(record)
+        if is_wanted() and (machine := self._cloud.machine(record, self._world)):
+            hypervisor(self._world.folder).apply(machine)
+
     def _remove(self, identity: str) -> None:
+        record = self._world.find(identity)
+        machine = self._cloud.machine(record, self._world) if record and is_wanted() else None
+        if machine and machine.resource == identity:
+            hypervisor(self._world.folder).remove(machine.name)
+        disk_file(self._world.folder, identity).unlink(missing_ok=True)
         for found in self._inside(identity):
             self._world.remove(found.id)
         self._world.remove(identity)
@@ -122,7 +134,7 @@ class Maker:
         known = _known_outputs(self._cloud, self._described, inputs, old or Made())
         own = self._cloud.computed(self._described, identity, known)
         outputs = filler.fill(self._described.outputs, own, self._world.seed(identity))
-        self._world.put(replace(self._record(identity, inputs), outputs=outputs))
+        self._put(replace(self._record(identity, inputs), outputs=outputs))
         return outputs
 
     def _record(self, identity: str, inputs: Properties) -> Record:

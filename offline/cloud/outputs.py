@@ -9,6 +9,8 @@ from collections.abc import Callable
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from offline.boot.machine import PUBLIC as LOOPBACK
+from offline.boot.machine import is_wanted
 from offline.cloud.sdk import Kind, ListOf, MapOf, Named, Scalar, Sdk, Shape
 from offline.values import UNKNOWN, Properties, Value, signature
 
@@ -25,7 +27,9 @@ _EPOCH = "1970-01-01T00:00:00Z"
 
 
 def public_address(seed: str) -> str:
-    return str(_PUBLIC[1 + _number(seed) % (_PUBLIC.num_addresses - 2)])
+    """Return a public address. If machines are booted, it is an address of this computer."""
+    network = LOOPBACK if is_wanted() else _PUBLIC
+    return str(network[1 + _number(seed) % (network.num_addresses - 2)])
 
 
 def private_address(seed: str) -> str:

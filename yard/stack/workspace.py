@@ -113,8 +113,11 @@ def added_keys(text: str) -> dict[str, str]:
     return {key: str(document[key]) for key in SECRETS_KEYS if key in document} if isinstance(document, dict) else {}
 
 
-def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
-    """Create the folders and programs that simulated clouds need, and return the environment variables."""
+def simulated_environment(online: Mapping[str, str], home: Path = HOME, *, boots: bool = False) -> dict[str, str]:
+    """Create the folders and programs that simulated clouds need, and return the environment variables.
+
+    If `boots` is set, the simulated clouds start local virtual machines, and commands run on them.
+    """
     try:
         _write_plugins(home)
         _prevent_log(home / "pulumi-home")
@@ -124,16 +127,21 @@ def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[
             f"{home}: {error.strerror}. Simulated clouds need this folder. Fix: make it writable"
         ) from error
     kept = {name: value for name, value in online.items() if name != "PULUMI_CONFIG_PASSPHRASE_FILE"}
+    programs = installed("offline/programs")
+    own = {"TRAINYARD_OFFLINE_COMMANDS": "record"}
+    if boots:
+        overlay = installed("offline/boot/overlay")
+        own = {"TRAINYARD_OFFLINE_BOOT": "1", "PYTHONPATH": f"{overlay}:{overlay.parents[2]}"}
     return {
         **kept,
-        "PATH": f"{installed('offline/programs')}:{online['PATH']}",
+        "PATH": ":".join([*([] if boots else [str(programs / "recorded")]), str(programs), online["PATH"]]),
         "PULUMI_HOME": str(home / "pulumi-home"),
         "PULUMI_BACKEND_URL": f"file://{home / 'state'}?metadata=skip",  # see tools/setup/env.sh.
         "PULUMI_CONFIG_PASSPHRASE": "offline",  # This passphrase protects no real secret.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "TRAINYARD_OFFLINE": str(home / "clouds"),
-        "TRAINYARD_OFFLINE_COMMANDS": "record",
+        **own,
     }
 
 
@@ -186,15 +194,17 @@ def _prevent_log(pulumi_home: Path) -> None:
 class Workspace:
     """A stack and its operations, which never change the committed stack file.
 
-    If `simulated` is set, the clouds are simulated, and `home` is the folder for Pulumi's files. `source` names the
-    stack file if its name differs from the stack's.
+    If `simulated` is set, the clouds are simulated, and `home` is the folder for Pulumi's files. If `boots` is set as
+    well, local virtual machines take the place of the clouds' machines. `source` names the stack file if its name
+    differs from the stack's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         name: str,
         *,
         simulated: bool = False,
+        boots: bool = False,
         home: Path = HOME,
         run: RunPulumi = run_pulumi,
         source: str | None = None,
@@ -204,9 +214,11 @@ class Workspace:
         self.name = name
         self._source = source or name
         self.simulated = simulated
-        self.home = home if simulated else project.state()
+        self.boots = boots
+        # A machine that is only recorded must not count as booted, so booted stacks have a state of their own.
+        self.home = (home / "booted" if boots else home) if simulated else project.state()
         online = pulumi.environment(required=True)
-        self.environment = simulated_environment(online, home) if simulated else online
+        self.environment = simulated_environment(online, self.home, boots=boots) if simulated else online
         if url := backend_url(self.environment):
             # `pulumi stack` runs in a folder whose Pulumi.yaml contains no backend.
             self.environment["PULUMI_BACKEND_URL"] = url
@@ -261,6 +273,14 @@ class Workspace:
             return code
         file = str(copy_of(self.name, self.home))
         return self.run([verb, "-s", self.name, "--config-file", file, *arguments], self.environment, project.ROOT)
+
+    def write_environment(self) -> Path:
+        """Write a shell script that sets the environment of a booted simulation, and return its path."""
+        names = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_SKIP_UPDATE_CHECK")
+        lines = [f"export {name}={shlex.quote(self.environment[name])}\n" for name in names]
+        file = self.home / "environment"
+        file.write_text("".join(["unset PULUMI_CONFIG_PASSPHRASE_FILE\n", *lines]))
+        return file
 
     def clear_lock(self) -> None:
         """Remove the locks of pulumi processes that have ended, and end the plugins that they left running."""

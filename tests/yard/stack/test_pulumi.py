@@ -362,7 +362,11 @@ def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
     assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/state?metadata=skip"
     assert found["PULUMI_HOME"].startswith(str(tmp_path))
     assert "PULUMI_CONFIG_PASSPHRASE_FILE" not in found
-    assert found["PATH"] == f"{ROOT / 'offline' / 'programs'}:/bin"
+    programs = ROOT / "offline" / "programs"
+    assert found["PATH"] == f"{programs / 'recorded'}:{programs}:/bin"
+    booted = workspace.simulated_environment(online, tmp_path, boots=True)
+    assert booted["PATH"] == f"{programs}:/bin"  # ssh connects to the machines
+    assert "TRAINYARD_OFFLINE_COMMANDS" not in booted
     assert found["TRAINYARD_OFFLINE_COMMANDS"] == "record"
 
 

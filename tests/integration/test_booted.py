@@ -1,0 +1,119 @@
+"""Stacks of both clouds whose machines boot as local virtual machines with their own user-data and agents."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from components.node.user_data import JOB_USER
+from tests.integration.project import Project
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+STACKS: dict[str, dict[str, Any]] = {
+    "gcp": {
+        "platform": {"provider": "gcp", "project": "my-project", "zone": "us-central1-f", "protect_storage": False},
+        "head": {"machine": "n2-standard-8"},
+        "nodes": {"gpu": {"machine": "a2-highgpu-8g", "count": 2, "placement": "none"}},
+        "storage": {"shared": {"kind": "filestore", "size_gib": 10240}},
+    },
+    "azure": {
+        "platform": {
+            "provider": "azure",
+            "region": "southcentralus",
+            "subscription": "11111111-2222-3333-4444-555555555555",
+            "protect_storage": False,
+        },
+        "head": {"machine": "Standard_D8s_v5"},
+        "nodes": {"gpu": {"machine": "Standard_ND96amsr_A100_v4", "count": 2}},
+        "storage": {"shared": {"kind": "head_nfs", "size_gib": 1024}},
+    },
+}
+COMMON = {
+    "scheduler": "slurm",
+    "network": {"cidr": "10.77.0.0/20"},
+    "access": {"allow_ssh_from": ["198.51.100.0/24"], "via": "public"},
+}
+
+
+class BootedProject(Project):
+    """A copy of the project with a stack of a simulated cloud that boots its machines."""
+
+    def __init__(self, folder: Path, provider: str) -> None:
+        self.name = f"booted-{provider}"
+        self.provider = provider
+        self.copy(folder)
+        cluster = {"name": provider, **COMMON, **STACKS[provider]}
+        self.stack_file.write_text(yaml.safe_dump({"config": {"trainyard:cluster": cluster}}))
+        self.setup()
+
+    @property
+    def home(self) -> Path:
+        return self.folder / ".trainyard" / "offline" / "booted"
+
+    def cloud(self, verb: str, timeout: float = 1200) -> str:
+        return self.stack(verb, "--offline", "--boot", timeout=timeout).out
+
+    def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Any:
+        line = f'. {self.home / "environment"} && exec python -m yard "$@"'
+        return self.run("bash", "-c", line, "yard", *arguments, timeout=timeout, check=check)
+
+
+@pytest.fixture(scope="module", params=sorted(STACKS))
+def booted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BootedProject]:
+    project = BootedProject(tmp_path_factory.mktemp("booted") / "project", request.param)
+    try:
+        project.cloud("up")
+        yield project
+    finally:
+        project.cloud("destroy")
+
+
+def test_up_and_refresh_change_nothing(booted: BootedProject) -> None:
+    booted.cloud("refresh")
+    again = booted.cloud("up")
+    assert not re.search(r"\b(created|updated|replaced|deleted)\b", again.partition("Resources:")[2]), again
+
+
+def test_an_all_reduce_runs_on_both_nodes(booted: BootedProject) -> None:
+    words = ["yard/workloads/allreduce.py", "--nodes", "2", "--gpus-per-node", "0", "--follow"]
+    table = booted.yard("submit", *words, "--", "-b", "8", "-e", "4K", "-f", "8", "--iters", "2", timeout=900).out
+    assert "# ranks 2, backend gloo" in table
+    assert "# Out of bounds values : 0" in table
+
+
+def test_machines_received_the_user_data_through_their_clouds_channel(booted: BootedProject) -> None:
+    """Compare what cloud-init received in each guest with what the cloud's API would have sent."""
+    for name in (f"{booted.provider}-head", f"{booted.provider}-gpu-0", f"{booted.provider}-gpu-1"):
+        received = booted.on(name, "sudo base64 -w0 /var/lib/cloud/instance/user-data.txt").split()[-1]
+        assert base64.b64decode(received).decode() == sent(booted, name)
+        agent = {"gcp": "google-guest-agent", "azure": "walinuxagent"}[booted.provider]
+        assert booted.on(name, f"systemctl is-active {agent}").split()[-1] == "active"
+
+
+def sent(booted: BootedProject, name: str) -> str:
+    """Return the user-data in the machine's resource."""
+    for file in (booted.home / "clouds" / booted.name / "resources").glob("*.json"):
+        record = json.loads(file.read_text())
+        inputs = record["inputs"]
+        kind = record["token"].rpartition(":")[2]
+        if kind == "Instance" and inputs["name"] == name and "machineType" in inputs:
+            return str(inputs["metadata"]["user-data"])
+        if kind == "VirtualMachine" and inputs["vmName"] == name:
+            return base64.b64decode(inputs["osProfile"]["customData"]).decode()
+    raise AssertionError(f"{name} is not in the simulated cloud")
+
+
+def test_users_cannot_reach_the_metadata_service(booted: BootedProject) -> None:
+    node = f"{booted.provider}-gpu-0"
+    look = "timeout 5 bash -c '</dev/tcp/169.254.169.254/80' && echo reached || echo refused"
+    assert booted.on(node, look).split()[-1] == "refused"
+    assert booted.on(node, f"sudo -u {JOB_USER} {look}").split()[-1] == "refused"
+    assert booted.on(node, f"sudo {look}").split()[-1] == "reached"
