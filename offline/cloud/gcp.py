@@ -22,6 +22,7 @@ from offline.boot.machine import (
     nfs_server,
 )
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
+from offline.cloud.faults import EVICTED
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
@@ -297,7 +298,7 @@ def _metadata_tree(record: Record, card: Properties) -> Mapping[str, Any]:
                     "mtu": 1460,
                 }
             },
-            "preempted": "FALSE",
+            "preempted": str(EVICTED in facts).upper(),
             "scheduling": {
                 "automatic-restart": str(rules.get("automaticRestart", True)).upper(),
                 "on-host-maintenance": str(rules.get("onHostMaintenance", "MIGRATE")),

@@ -127,7 +127,7 @@ def test_an_old_etag_is_answered_immediately(guest: http.client.HTTPConnection) 
     assert time.monotonic() - begin < 10
 
 
-AZURE = {
+AZURE: dict[str, Any] = {
     "imds": {"instance": {"compute": {"vmId": "4711"}}},
     "commands": [{"name": "key", "script": "cat <key", "seconds": 30.0}],
 }
