@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Head, Node, dumped
 from yard.commands.cli import app
 from yard.job.loader import LoadedJob, load_job
+from yard.stack.load import Stack
 
 __all__ = ["MakeProgram", "Program"]
 
@@ -198,7 +198,7 @@ class LocalHead:
     """A replacement for Remote that runs the head's commands on this computer."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.stack: Any = SimpleNamespace(cluster=cluster)
+        self.stack = Stack(name="local", cluster=cluster, folder=Path("/nowhere"))
         self.lines: list[str] = []
 
     def run(self, line: str, stdin: bytes = b"") -> str:

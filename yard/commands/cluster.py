@@ -139,6 +139,9 @@ def refresh(
         Path | None,
         typer.Option("--save", metavar="FILE", help="Also write an outputs file for jobs, without admin logins."),
     ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="The person who will use FILE (see docs/team.md).")
+    ] = None,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
@@ -146,17 +149,20 @@ def refresh(
     """Read the stack's outputs again and rewrite the SSH files. Removes the files of a destroyed stack."""
     from yard.stack.load import load_stack, save_for_jobs
 
+    if user is not None and save is None:
+        raise typer.BadParameter("--user needs --save FILE")
     loaded = load_stack(stack, refresh=True, file=outputs)
     name = loaded.cluster.name
     if save is not None:
-        save_for_jobs(loaded, save)
+        save_for_jobs(loaded, save, user)
     if as_json:
         saved = None if save is None else str(save)
         say_json({"stack": loaded.name, "cluster": name, "ssh_config": str(loaded.ssh_config), "saved": saved})
         return
     say(f"to connect to {name} without yard: ssh -F {_shown(loaded.ssh_config)} {loaded.cluster.head.name}")
     if save is not None:
-        say(f"{save} contains the key of the job user. The user who receives it runs: yard nodes --outputs {save.name}")
+        content = "no key, because people use their own keys" if loaded.cluster.users else "the key of the job user"
+        say(f"{save} contains {content}. The user who receives it runs: yard nodes --outputs {save.name}")
 
 
 def _shown(path: Path) -> str:

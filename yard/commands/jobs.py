@@ -59,6 +59,7 @@ def submit(
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
     gpus: Annotated[int | None, typer.Option("--gpus-per-node", min=0, help="GPUs on each node.")] = None,
     group: GroupOption = None,
+    account: Annotated[str | None, typer.Option("--account", help="Slurm account.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m, 2h or 3d.")] = None,
     after: Annotated[
         list[int] | None,
@@ -110,7 +111,7 @@ def submit(
         raise typer.BadParameter(f"name a recipe, a file or a command. Examples: {_EXAMPLES}")
     options = options_of(
         environment, packages, nodes=nodes, gpus_per_node=gpus, group=group, time=time, name=name, launcher=launcher,
-        after=after, array=array,
+        after=after, array=array, account=account,
     )  # fmt: skip
     request = Request(job=job, words=words, options=options, settings=settings or (), smoke=smoke, code=not no_code)
     prepare = read_request(request)

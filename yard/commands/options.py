@@ -98,12 +98,11 @@ def operator_of(stack: str, outputs: Path | None, command: str) -> Remote:
 
 
 def admin_of(stack: str, outputs: Path | None, command: str) -> Remote:
-    """Return the connection to a stack's cluster, for a command that needs only the admin's key. Raises StackError."""
+    """Return the connection to a stack's cluster, for a command that needs only sudo rights. Raises StackError."""
     from trainyard.errors import StackError
-    from yard.stack.load import ADMIN_KEY
 
     remote = remote_of(stack, outputs)
-    if not (remote.stack.folder / ADMIN_KEY).exists():
+    if not remote.stack.has_admin_login:
         raise StackError(
             f"`{command}` changes nodes, so it needs the role operator: the admin key, which {outputs or stack} does "
             "not contain. Fix: ask an operator of the cluster (docs/team.md lists the roles)"

@@ -114,7 +114,7 @@ def synth(
     if here:
         raise typer.Exit(dataset.main([*kind, name, *options]))
     remote = remote_of(stack, outputs)
-    raise typer.Exit(data.synth(remote, [*kind, data.absolute(name, remote.stack.cluster), *options]))
+    raise typer.Exit(data.synth(remote, [*kind, data.absolute(name, remote.stack), *options]))
 
 
 @data.command()

@@ -251,6 +251,7 @@ SSH_PORT = 2222
 _MINUTE = 60
 _FOLDER = r"(?!(?:.*/)?\.\.(?:/|$))/?[\w.@+-]+(?:/[\w.@+-]+)*"
 _LINES = r"(?s).*\S.*"
+_GROUP = r"[a-z_][a-z0-9_-]{0,31}"
 _FOLDER_RULE = text_like(
     _FOLDER,
     "must be an absolute path on the shared file system, or a path relative to the run folder",
@@ -327,6 +328,10 @@ class JobSpec:
     """The minimum number of nodes that an elastic job needs to continue. None means one node."""
     group: str | None = None
     """The node group, or None for the first suitable group."""
+    account: str | None = None
+    """The Slurm account, or None for the user's default."""
+    readable_by: str | None = None
+    """The group whose members can read the job's log and other files, or None if only its owner can."""
     gpus_per_node: int | None = None
     """The number of GPUs on each node, or None for all of them."""
     tasks_per_node: int | None = None
@@ -422,6 +427,8 @@ RULES: dict[str, Rule] = {
     "nodes": whole(1, 2000),
     "min_nodes": whole(1, 2000),
     "group": text_like(r"\S+", "must be the name of a node group", "`yard nodes` lists them"),
+    "account": text_like(_GROUP, "must be the name of a Slurm account", "for example 'vision'"),
+    "readable_by": text_like(_GROUP, "must be the name of a group", "for example 'people', or a Slurm account"),
     "gpus_per_node": whole(0, 64),
     "tasks_per_node": whole(1, 256),
     "cpus_per_task": whole(1, 1024),

@@ -121,7 +121,7 @@ def _environments(loaded: list[LoadedJob], *, smoke: bool) -> list[str]:
 def _make_data(post: Post, remote: Remote) -> bool:
     """Create the synthetic data if necessary. Returns whether it exists."""
     verb, name, *options = post.data_words
-    path = data.absolute(name, remote.stack.cluster)
+    path = data.absolute(name, remote.stack)
     if remote.run(f"if [ -e {path}.json ]; then echo yes; fi").strip():
         warn(f"yard: {path} exists")
         return True

@@ -10,18 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from trainyard.outputs import Cluster
 from yard.run import dataset
 from yard.show import say, say_json, warn
+from yard.stack.load import Stack
 from yard.stack.remote import Remote
 
 _VERIFY_SECONDS = 600
 _PROGRAM = Path(str(dataset.__file__)).read_bytes()
 
 
-def absolute(path: str, cluster: Cluster) -> str:
-    """Return an absolute path on the cluster. A relative `path` is relative to the cluster's shared path."""
-    return path if path.startswith("/") else f"{cluster.shared_path}/{path}"
+def absolute(path: str, stack: Stack) -> str:
+    """Return an absolute path on the cluster. A relative `path` is relative to the folder for the user's files."""
+    return path if path.startswith("/") else f"{stack.files_path}/{path}"
 
 
 def synth(remote: Remote, arguments: Sequence[str]) -> int:
@@ -34,7 +34,7 @@ def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
     """Check that all hosts read the same dataset. Return the exit code. If `full` is set, the head reads all tokens."""
     remote.run("true")
     head, *workers = remote.stack.cluster.addresses
-    arguments = ["--json", "verify", absolute(path, remote.stack.cluster)]
+    arguments = ["--json", "verify", absolute(path, remote.stack)]
     with ThreadPoolExecutor(16) as pool:
         first = pool.submit(_verify_on, remote, head, [*arguments, "--full"] if full else arguments)
         others = pool.map(lambda name: _verify_on(remote, name, arguments), workers)

@@ -15,7 +15,7 @@ from trainyard.errors import JobError, RemoteError
 from yard.run.jobs import read_job
 from yard.run.queue import Job
 from yard.show import say, say_json
-from yard.stack.load import USER_KEY
+from yard.stack.load import USER_KEY, login_lines
 from yard.stack.remote import Remote
 
 _SECONDS = 60
@@ -83,8 +83,7 @@ def _write_entry(remote: Remote, job: Job) -> tuple[str, Path]:
     line = f"exec {shlex.join([*step, 'bash', '-c', _SERVER])}"
     proxy = shlex.join(["ssh", "-F", str(stack.ssh_config), remote.host(None), line]).replace("%", "%%")
     lines = (
-        f"User {stack.cluster.head.user}",
-        f'IdentityFile "{stack.folder / USER_KEY}"',
+        *login_lines(stack.user, None if stack.login else str(stack.folder / USER_KEY)),
         "IdentitiesOnly yes",
         f'UserKnownHostsFile "{known}"',
         "GlobalKnownHostsFile /dev/null",

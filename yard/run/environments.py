@@ -1,6 +1,8 @@
 """Builds, lists and removes Python environments on a cluster's shared file system, where all nodes can use them.
 
-The job user builds the environments on the head, over SSH, so that root never reads a user's file.
+The job user builds the environments on the head, over SSH, so that root never reads a user's file. If the cluster has
+people, an admin builds them as the job user, and nobody else can change them. A person uses these environments, and
+builds the others in a folder that only this person's jobs use, because programs of an environment run as its user.
 """
 
 from __future__ import annotations
@@ -46,8 +48,19 @@ _PRESENT = (
 
 
 def folder_of(shared_path: str) -> str:
-    """Return the folder that contains a cluster's environments."""
+    """Return a folder that contains environments: the shared ones or, with a person's folder, the person's own."""
     return f"{shared_path}/envs"
+
+
+def _builder(remote: Remote) -> tuple[Remote, list[str]]:
+    """Return the connection that builds and removes environments, and the folders: the one to build in comes last."""
+    stack = remote.stack
+    shared = folder_of(stack.cluster.shared_path)
+    if not stack.login:
+        return remote, [shared]
+    if stack.is_admin:
+        return remote.acting_for(stack.cluster.head.user), [shared]
+    return remote, [shared, folder_of(stack.cluster.folder_of(stack.user))]
 
 
 def describe(definition: Definition, shared_path: str) -> str:
@@ -130,8 +143,8 @@ def _title(definition: Definition | None) -> str:
 
 def _ensure(remote: Remote, definition: Definition, archive: Callable[[], Path] | None = None) -> str:
     """Build an environment if it does not exist, and return its path. `archive` returns additional packages."""
-    envs = folder_of(remote.stack.cluster.shared_path)
-    state, _, path = remote.run(_find_line(definition, envs)).strip().partition(" ")
+    builder, folders = _builder(remote)
+    state, _, path = remote.run(_find_line(definition, folders)).strip().partition(" ")
     head = remote.stack.cluster.head.name
     if state == "ready":
         return path
@@ -144,12 +157,15 @@ def _ensure(remote: Remote, definition: Definition, archive: Callable[[], Path] 
         warn(f"yard: downloading the packages of {definition.name}")
     sent = archive() if archive is not None else None
     warn(f"yard: building environment {definition.name} on {head}; later jobs use the result")
-    return _build(remote, definition, envs, sent)
+    return _build(builder, definition, folders[-1], sent)
 
 
 def built(remote: Remote) -> list[dict[str, Any]]:
     """Return the complete environments. `built` is a Unix time, `size` is in bytes, and the build took `seconds`."""
-    envs = folder_of(remote.stack.cluster.shared_path)
+    return [made for folder in _builder(remote)[1] for made in _built_in(remote, folder)]
+
+
+def _built_in(remote: Remote, envs: str) -> list[dict[str, Any]]:
     loop = f'for f in */{build.MARKER}; do [ ! -e "$f" ] || {{ printf "%s\\t" "${{f%/*}}"; cat "$f"; }}; done'
     rows = remote.run(f"cd {shlex.quote(envs)} 2>/dev/null || exit 0; {loop}").splitlines()
     found = []
@@ -163,17 +179,18 @@ def built(remote: Remote) -> list[dict[str, Any]]:
 def remove(remote: Remote, chosen: Sequence[str]) -> list[str]:
     """Remove the environments whose folders or names are in `chosen`, and those that add packages to them.
 
-    Returns their folders. Raises JobError if an environment is unknown or in use.
+    Returns their folders. A person removes only own environments, unless the person is an admin. Raises JobError if an
+    environment is unknown or in use.
     """
-    environments = built(remote)
+    builder, (*_, envs) = _builder(remote)
+    environments = _built_in(remote, envs)
     names = {made["folder"]: made["name"] for made in environments}
     for name in chosen:
         if name not in {*names, *names.values()}:
-            raise JobError(f"there is no environment '{name}'. Fix: use one of: {', '.join(names) or 'none'}")
+            raise JobError(f"there is no environment '{name}' in {envs}. Fix: use one of: {', '.join(names) or 'none'}")
     chosen_folders = [folder for folder, name in names.items() if {folder, name} & set(chosen)]
     above = [made["folder"] for made in environments if made["base"] in chosen_folders]
     found = list(dict.fromkeys([*above, *chosen_folders]))
-    envs = folder_of(remote.stack.cluster.shared_path)
     users = _users(remote)
     for folder in found:
         if job := users.get(f"{envs}/{folder}"):
@@ -182,7 +199,7 @@ def remove(remote: Remote, chosen: Sequence[str]) -> list[str]:
     for folder in found:
         # After the rename, no job can start with an incomplete environment.
         path, gone = (shlex.quote(f"{envs}/{prefix}{folder}") for prefix in ("", ".removed-"))
-        remote.run(f"rm -rf {gone}; mv {path} {gone} && rm -rf {gone}", seconds=900)
+        builder.run(f"rm -rf {gone}; mv {path} {gone} && rm -rf {gone}", seconds=900)
     return found
 
 
@@ -199,24 +216,32 @@ def show(environments: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 
 def _users(remote: Remote) -> Mapping[str, int]:
-    """Return a mapping from the path of each environment in use to an active job that uses it."""
-    scheduler = scheduler_of(remote.stack.cluster.scheduler)
-    jobs = {job.run_dir: job.id for job in scheduler.recent(remote, 1) if not job.ended}
-    if not jobs:
-        return {}
-    files = " ".join(shlex.quote(f"{folder}/{ENVIRONMENT_FILE}") for folder in jobs)
-    printed = remote.run(f'for f in {files}; do [ ! -r "$f" ] || echo "${{f%/*}} $(cat "$f")"; done')
-    rows = (line.split(" ", 1) for line in printed.splitlines())
-    return {path: jobs[folder] for folder, path in rows if folder in jobs}
+    """Return a mapping from the path of each environment in use to an active job that uses it.
+
+    An admin reads the jobs of other people as these people. A person's own environments have no other users.
+    """
+    stack, found = remote.stack, dict[str, int]()
+    jobs = [job for job in scheduler_of(stack.cluster.scheduler).recent(remote, 1) if not job.ended]
+    for user in sorted({job.user for job in jobs}):
+        own = {job.run_dir: job.id for job in jobs if job.user == user}
+        files = " ".join(shlex.quote(f"{folder}/{ENVIRONMENT_FILE}") for folder in own)
+        line = f'for f in {files}; do [ ! -r "$f" ] || echo "${{f%/*}} $(cat "$f")"; done'
+        foreign = user in stack.cluster.users and user != stack.user
+        if foreign and not stack.has_admin_login:
+            continue
+        command = f"cd / && sudo -n -u {shlex.quote(user)} -- bash -c {shlex.quote(line)}" if foreign else line
+        rows = (row.split(" ", 1) for row in remote.run(command, admin=foreign).splitlines())
+        found |= {path: own[folder] for folder, path in rows if folder in own}
+    return found
 
 
-def _find_line(definition: Definition, envs: str) -> str:
+def _find_line(definition: Definition, folders: Sequence[str]) -> str:
     # This shell code computes the name as build.py does. Starting Python takes half a second on emulated machines.
     line = (
         f"v=$({definition.program} -V 2>/dev/null) || {{ echo no-python; exit; }}; v=${{v#Python }}; "
         f"h=$(printf '%s %s' {definition.digest} \"${{v%.*}}\" | sha256sum); "
-        f"f={shlex.quote(f'{envs}/{definition.name}')}-${{h:0:12}}; "
-        f'[[ -e $f/{build.MARKER} ]] && echo "ready $f" || echo "absent $f"'
+        f"for e in {shlex.join(folders)}; do f=$e/{definition.name}-${{h:0:12}}; "
+        f'[[ ! -e $f/{build.MARKER} ]] || {{ echo "ready $f"; exit; }}; done; echo "absent $f"'
     )
     return f"bash -c {shlex.quote(line)}"
 

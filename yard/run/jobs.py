@@ -55,11 +55,30 @@ def find_job(remote: Remote, job: str) -> Job:
     """Return the job with this number, or the user's newest job for `last`. Raises JobError if there is none."""
     if job != "last":
         return read_job(remote, int(job))
-    jobs, user = f"{remote.stack.cluster.shared_path}/jobs/", remote.stack.cluster.head.user
     for found in scheduler_of(remote.stack.cluster.scheduler).recent(remote, _LAST_DAYS):
-        if found.user == user and found.run_dir.startswith(jobs):
+        if found.user == remote.stack.user and found.run_dir.startswith(f"{remote.stack.jobs_path}/"):
             return found
     raise JobError(f"no job was submitted in the last {_LAST_DAYS} days; `yard ps --all` lists the jobs")
+
+
+def acting_for_owner(remote: Remote, job: Job, *, reads: bool) -> Remote:
+    """Return a connection that can read or, unless `reads` is set, change another user's job. Raises JobError.
+
+    An admin acts as the job's owner. Other users can only read jobs that are readable for one of their groups.
+    """
+    stack = remote.stack
+    if not stack.login or job.user == stack.user:
+        return remote
+    if stack.is_admin:
+        return remote.acting_for(job.user)
+    if reads and remote.run(f"test -r {shlex.quote(job.run_dir)} && echo yes || true").strip():
+        return remote
+    admins = ", ".join(name for name, role in stack.cluster.users.items() if role == "admin") or "an operator"
+    action = "is not readable for you" if reads else "can only be changed by this user and by admins"
+    option = f"; `readable_by` in the job file of {job.user} permits it" if reads else ""
+    raise JobError(
+        f"job {job.id} belongs to {job.user} and {action}. Fix: ask {job.user} or an admin ({admins}){option}"
+    )
 
 
 def follow(
@@ -75,10 +94,11 @@ def follow(
     to the head is lost, the function reconnects, because the job may still be running. Raises JobError if the job does
     not exist, and RemoteError if the head does not respond within five minutes.
     """
-    read_job(remote, job)
+    found = read_job(remote, job)
+    remote = acting_for_owner(remote, found, reads=True)
     shown = 0
     while True:
-        with remote.lines(_follow_line(remote, job, rank, shown)) as lines:
+        with remote.lines(_follow_line(remote, found.user, job, rank, shown)) as lines:
             for line in lines:
                 if line.startswith(_TRAILER):
                     # The record is empty if the job is old, and is JSON if the cluster has no scheduler.
@@ -111,9 +131,9 @@ def _wait_for_head(remote: Remote) -> None:
             return
 
 
-def _follow_line(remote: Remote, job: int, rank: int, skip: int) -> str:
+def _follow_line(remote: Remote, owner: str, job: int, rank: int, skip: int) -> str:
     script = (Path(__file__).parent / "follow.sh").read_text()
-    jobs = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs")
+    jobs = shlex.quote(remote.stack.cluster.jobs_of(owner))
     return f"exec bash -c {shlex.quote(script)} follow {jobs} {job} {rank} {skip}"
 
 
@@ -124,7 +144,7 @@ def node_faults(remote: Remote, jobs: Iterable[Job]) -> dict[int, str]:
     state also contain faults that were noticed later.
     """
     cluster = remote.stack.cluster
-    folder = f"{cluster.shared_path}/jobs/"
+    folder = f"{remote.stack.jobs_path}/"
     # Only run folders in `folder` are read, because other users choose their jobs' working directories.
     failed = {job.id: job for job in jobs if job.state in _SUSPECT and job.run_dir.startswith(folder)}
     if not failed:
@@ -255,14 +275,16 @@ def submit_attached(remote: Remote, submit: Callable[[], int], as_json: bool) ->
 
 
 def cancel_jobs(remote: Remote, jobs: Sequence[int], as_json: bool) -> None:
-    """Cancel jobs, or all of the job user's active jobs if `jobs` is empty. Raises JobError for an unknown job."""
+    """Cancel jobs, or all of the user's active jobs if `jobs` is empty. Raises JobError for an unknown job."""
     cluster = remote.stack.cluster
     scheduler = scheduler_of(cluster.scheduler)
     if jobs:
         chosen = [read_job(remote, job) for job in jobs]
     else:
-        chosen = [job for job in scheduler.recent(remote, 1) if job.user == cluster.head.user and not job.ended]
+        chosen = [job for job in scheduler.recent(remote, 1) if job.user == remote.stack.user and not job.ended]
     running = [job for job in chosen if not job.ended]
+    for job in running:
+        acting_for_owner(remote, job, reads=False)
     if running:
         scheduler.cancel(remote, running)
     states = [f"had already ended, {job.state}" if job.ended else "cancelled" for job in chosen]
@@ -278,6 +300,7 @@ def resume_job(remote: Remote, job: int, as_json: bool) -> None:
         raise JobError(f"job {job} is {found.state}; run `yard wait {job}`, and then resume it")
     if found.state == "COMPLETED":
         raise JobError(f"job {job} has completed; submit a new job")
+    remote = acting_for_owner(remote, found, reads=False)
     number = scheduler_of(remote.stack.cluster.scheduler).resume(remote, found)
     facts = {"id": number, "resumes": job, "run_dir": found.run_dir}
     answer(f"job {number} ({found.name}) continues in {found.run_dir}", facts, as_json)
@@ -295,22 +318,23 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     if not found:
         say("no jobs; `yard submit hello` starts one")
         return
-    lines = []
+    lines, users = [], remote.stack.cluster.users
     for job in found:
         nodes = job.node_list or counted(job.nodes, "node")
         restarts = "" if job.restarts is None else str(job.restarts)
         used = goodputs.get(str(job.id))
         cells = (f"{used['goodput']:.0%}", duration(round(used["lost_s"]))) if used else ("", "")
         why = "; ".join(filter(None, (explain(job), faults.get(job.id))))
-        first = (str(job.id), job.name, job.state, nodes, duration(job.elapsed_s), restarts)
-        lines.append((*first, *(cells if long else ()), why))
+        first = (str(job.id), *([job.user] if users else []), job.name, job.state, nodes)
+        lines.append((*first, duration(job.elapsed_s), restarts, *(cells if long else ()), why))
     more = ("GOODPUT", "LOST") if long else ()
-    table(("JOB", "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, _COLOURS)
+    owner = ("USER",) if users else ()
+    table(("JOB", *owner, "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, _COLOURS)
 
 
 def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
     """Return a mapping from job number to goodput. The goodput is None if the job has recorded no steps."""
-    folder = f"{remote.stack.cluster.shared_path}/jobs/"
+    folder = f"{remote.stack.jobs_path}/"
     # Only run folders in `folder` are read, because other users choose their jobs' working directories.
     words = [f"{job.id}={job.run_dir}" for job in jobs if job.run_dir.startswith(folder)]
     program = Path(goodput.__file__).read_bytes()
@@ -322,8 +346,12 @@ def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, flo
 
 def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
     """Print a rank's current log, or the job's state if the log is empty."""
+    owner, reader = remote.stack.user, remote
+    if remote.stack.login:
+        before = read_job(remote, job)
+        owner, reader = before.user, acting_for_owner(remote, before, reads=True)
     # follow.sh ends immediately, because stdin is closed.
-    text = remote.run(_follow_line(remote, job, rank, 0), seconds=120).partition(_TRAILER)[0]
+    text = reader.run(_follow_line(reader, owner, job, rank, 0), seconds=120).partition(_TRAILER)[0]
     found = read_job(remote, job)
     if as_json:
         say_json({**found.as_json(), "rank": rank, "lines": text.splitlines()})

@@ -29,7 +29,7 @@ _ACCOUNTING = "===sacct==="
 _LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
 """Shell code that links a job's number to its run folder, so that `yard logs` finds the log without Slurm."""
 _ALLOCATION = frozenset(f"--{option}" for option in (
-    "job-name", "partition", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time"
+    "job-name", "partition", "account", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time"
 ))  # fmt: skip
 """The options in a job's script that an interactive session needs and that salloc(1) also accepts."""
 SUBMIT_SCRIPT = "submit.sh"
@@ -106,6 +106,7 @@ class Slurm:
         options = [
             f"job-name={spec.name}",
             f"partition={placement.group}",
+            f"account={spec.account}" if spec.account is not None else "",
             f"nodes={placement.nodes}",
             f"ntasks-per-node={1 if chosen.tasks is Tasks.NODE else placement.tasks_per_node}",
             f"cpus-per-task={spec.cpus_per_task}" if spec.cpus_per_task is not None else "",
@@ -223,7 +224,7 @@ class Slurm:
     def resume(self, remote: Remote, job: Job) -> int:
         """Submit a job's script again, and return the new number. Raises RemoteError if yard did not submit the job."""
         # A user's Slurm script can change its working directory, so the link is more reliable.
-        link = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs/.ids/{job.id}")
+        link = shlex.quote(f"{remote.stack.cluster.jobs_of(job.user)}/.ids/{job.id}")
         refusal = f"job {job.id} was not submitted with `yard submit`, so yard has no copy of its script"
         start = f"if [ -e {SUBMIT_SCRIPT} ]; then bash {SUBMIT_SCRIPT}; else sbatch --parsable {self.script}; fi"
         printed = remote.run(
@@ -271,7 +272,7 @@ class Runner:
         if spec.runtime == "pyxis":
             rule = "pyxis is a Slurm plugin, and this cluster does not run Slurm"
             yield Problem(path="container.runtime", rule=rule, fix="use docker or enroot")
-        for key in ("cpus_per_task", "memory_per_node", "mpi", "after"):
+        for key in ("cpus_per_task", "memory_per_node", "mpi", "after", "account", "readable_by"):
             if getattr(spec, key):
                 yield Problem(path=key, rule="needs a scheduler, which this cluster does not run", fix="remove it")
         if spec.array is not None and "%" in spec.array:

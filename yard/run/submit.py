@@ -62,6 +62,7 @@ OPTIONS = {
     "nodes": "nodes",
     "gpus_per_node": "gpus-per-node",
     "group": "partition",
+    "account": "account",
     "time": "time",
     "array": "array",
 }
@@ -109,6 +110,7 @@ class Prepared:
     group: str = ""
     nodes: int = 0
     seconds: int = 0
+    readable_by: str = ""
     environment: Definition | None = None
     packages: Sequence[str] = ()
 
@@ -125,7 +127,10 @@ class Submitted:
 def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
     """Check whether a job fits the cluster, and render its files. Raises JobFileError if it does not fit."""
     scheduler, spec = scheduler_of(cluster.scheduler), loaded.spec
-    if problems := list(scheduler.problems(loaded)):
+    problems = list(scheduler.problems(loaded))
+    if spec.readable_by is not None and not cluster.users:
+        problems.append(Problem(path="readable_by", rule="all users of this cluster share an account", fix="remove it"))
+    if problems:
         raise JobFileError(loaded.file, problems)
     placement = place(loaded, cluster)
     own = [spec.script] if spec.script is not None and spec.workdir is None else []
@@ -143,6 +148,7 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
         group=placement.group,
         nodes=placement.nodes,
         seconds=spec.seconds,
+        readable_by=spec.readable_by or "",
         environment=environment_on(loaded, placement),
         packages=loaded.packages,
     )
@@ -263,11 +269,13 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
         files |= snapshot.files()
     after = [f"afterok:{number}" for number in unfinished(remote, prepared.after)]
     after += [] if ended is None else [f"afterany:{ended}"]
-    jobs_dir = f"{remote.stack.cluster.shared_path}/jobs"
+    jobs_dir = remote.stack.jobs_path
     # The names of run folders are unique. The folders of jobs with the same name are sorted by time.
     name = f"{prepared.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     scheduler = scheduler_of(remote.stack.cluster.scheduler)
     line = scheduler.submit_line(jobs_dir, name, prepared.chain, prepared.script, after)
+    if prepared.readable_by:
+        line = _share(line, prepared.readable_by, f"{jobs_dir}/{name}")
     seconds = _SUBMIT_SECONDS + (tree.size // _MIB * _SECONDS_PER_MIB if tree is not None else 0)
     try:
         printed = remote.run(line, stdin=pack(name, files, tree), seconds=seconds)
@@ -278,6 +286,16 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
         fix = f"correct the job, or override its options, for example with --nodes, --time or --group ({groups})"
         raise RemoteError(f"Slurm refused {prepared.file}: {error}. Fix: {fix}") from error
     return Submitted(job=submitted_job(printed), run_dir=f"{jobs_dir}/{name}", snapshot=snapshot)
+
+
+def _share(line: str, group: str, folder: str) -> str:
+    """Return a shell command that runs `line` and lets a group read the job's log and other files.
+
+    The job's scripts and secrets have mode 0600, and its code has mode 0700.
+    """
+    rule = f"{group} is not one of your groups. Fix: use another group in `readable_by`"
+    check = f'case " $(id -nG) " in *" {group} "*) ;; *) echo {shlex.quote(rule)} >&2; exit 1 ;; esac'
+    return f"{check}; {line}; chgrp {group} {shlex.quote(folder)}; chmod 0750 {shlex.quote(folder)}"
 
 
 def pack(folder: str, files: Mapping[str, str | Path], tree: Tree | None = None) -> bytes:

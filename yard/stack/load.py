@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
@@ -27,7 +28,9 @@ from yard.stack.pulumi import backend_url, state_file
 ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` logs in to the host yard-head as the admin."""
 USER_KEY, ADMIN_KEY = "id_ed25519", "id_ed25519_admin"
-"""Files in a stack's folder with the private keys of the job user and, if there is one, of the admin."""
+"""Files in a stack's folder with the private keys of the job user and the admin, if yard uses these keys."""
+USER_VARIABLE = "TRAINYARD_USER"
+"""Environment variable with the name of the person who uses yard."""
 
 Logins = Sequence[tuple[str, Sequence[str]]]
 
@@ -39,7 +42,7 @@ _TUNNEL_SECONDS = 50
 RELAY = Path(trainyard.__file__).resolve().with_name("relay.py")
 SOCKETS = Path.home() / ".yard"
 """Sockets of shared SSH connections. They are outside the checkout, because their paths are limited to 107 bytes."""
-_FORMAT = 3
+_FORMAT = 4
 """Version of the cached files. Files of another version are rewritten."""
 _FIX = (
     "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "
@@ -68,8 +71,11 @@ def control_path(sockets: str, folder: str) -> str | None:
     return path if len(path.encode()) - len("%C") + 40 + 17 <= _SOCKET_PATH_LIMIT else None
 
 
-def ssh_config(cluster: Cluster, folder: str, control: str | None) -> str:
-    """Return the SSH configuration for the keys in `folder`. `control` is the ControlPath of shared connections."""
+def ssh_config(cluster: Cluster, folder: str, control: str | None, user: str = "", *, admin: bool = True) -> str:
+    """Return the SSH configuration for the keys in `folder`. `control` is the ControlPath of shared connections.
+
+    `user` is the login name if it is not the job user's. `admin` states whether `folder` contains the admin's key.
+    """
     sharing = ("ControlMaster auto", f"ControlPath {control}", "ControlPersist 10m") if control else ()
     common = _block(
         "*",
@@ -88,7 +94,7 @@ def ssh_config(cluster: Cluster, folder: str, control: str | None) -> str:
         ),
     )
     head = cluster.head
-    logins = _logins(head, folder)
+    logins = _logins(cluster, folder, user or head.user, admin=admin)
     blocks = [_blocks(head, head.address, head.port, logins, _proxy(head, folder))]
     for node in cluster.nodes:
         direct = node.address is not None
@@ -108,11 +114,22 @@ def _proxy(head: Head, folder: str) -> Sequence[str]:
     return ()
 
 
-def _logins(head: Head, folder: str) -> Logins:
-    """Return the host name suffix and the configuration lines for each user."""
+def _logins(cluster: Cluster, folder: str, user: str, *, admin: bool) -> Logins:
+    """Return the host name suffix and the configuration lines for each user.
+
+    A person's own keys are the files that ssh uses by default, and the keys in the SSH agent.
+    """
+    head = cluster.head
+    own = login_lines(user, f"{folder}/{USER_KEY}" if user == head.user else None)
+    if admin or user not in cluster.users:
+        return [("", own), (ADMIN_SUFFIX, login_lines(head.admin_user, f"{folder}/{ADMIN_KEY}"))]
+    return [("", own), (ADMIN_SUFFIX, own)]
+
+
+def login_lines(user: str, key: str | None) -> Sequence[str]:
+    """Return the lines of the SSH configuration for a login with a key file or, if `key` is None, with own keys."""
     # ssh tries the IdentityFile of every matching block (ssh_config(5)), so `Host *` does not contain one.
-    users = (("", head.user, USER_KEY), (ADMIN_SUFFIX, head.admin_user, ADMIN_KEY))
-    return [(suffix, (f"User {user}", f'IdentityFile "{folder}/{key}"')) for suffix, user, key in users]
+    return (f"User {user}", "IdentitiesOnly no" if key is None else f'IdentityFile "{key}"')
 
 
 def _blocks(host: Head | Node, address: str, port: int, logins: Logins, jump: Sequence[str]) -> str:
@@ -128,17 +145,45 @@ def _block(name: str, lines: Sequence[str]) -> str:
 class Stack:
     """A deployed stack. Its `folder` contains the SSH configuration, known hosts and private keys.
 
-    `outputs` is the file that contains the outputs, or None if they came from Pulumi's backend.
+    `outputs` is the file that contains the outputs, or None if they came from Pulumi's backend. `login` is the name of
+    the person who uses yard, or "" for the job user.
     """
 
     name: str
     cluster: Cluster
     folder: Path
     outputs: Path | None = None
+    login: str = ""
 
     @property
     def ssh_config(self) -> Path:
         return self.folder / "config"
+
+    @property
+    def user(self) -> str:
+        """The name of the account that runs jobs."""
+        return self.login or self.cluster.head.user
+
+    @property
+    def jobs_path(self) -> str:
+        """The folder that contains the run folders of this user's jobs."""
+        return self.cluster.jobs_of(self.user)
+
+    @property
+    def files_path(self) -> str:
+        """The folder for this user's other files: a person's home, which is private, or the shared path."""
+        folder = self.cluster.folder_of(self.user)
+        return f"{folder}/home" if self.login else folder
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether this user can read and cancel the jobs of all users."""
+        return self.cluster.users.get(self.login) == "admin"
+
+    @property
+    def has_admin_login(self) -> bool:
+        """Whether yard can log in as a user with sudo rights."""
+        return self.is_admin or (self.folder / ADMIN_KEY).exists()
 
 
 def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) -> Stack:
@@ -155,8 +200,10 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
     environment = {} if file else pulumi.environment()
     state = file.resolve() if file else state_file(environment, name)
     version = _version(state) if state else backend_url(environment)
+    chosen = os.environ.get(USER_VARIABLE, "")
+    version += f":{chosen}"
     if not refresh and (cached := _cached(folder, version)) is not None:
-        return Stack(name=name, cluster=cached, folder=folder, outputs=file)
+        return Stack(name=name, cluster=cached[0], folder=folder, outputs=file, login=cached[1])
     outputs = _read_file(file) if file else _pulumi_outputs(name, environment)
     try:
         cluster = read_outputs(outputs.get("cluster"))
@@ -164,16 +211,36 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
         # If the stack was destroyed, its cached files must not remain.
         forget(folder)
         raise ContractError(f"{file or f'stack {name}'}: {error}") from error
-    _write(folder, version, outputs, cluster)
-    return Stack(name=name, cluster=cluster, folder=folder, outputs=file)
+    login = _login(cluster, chosen or outputs.get("user", ""), has_key="user_private_key" in outputs)
+    _write(folder, version, outputs, cluster, login)
+    return Stack(name=name, cluster=cluster, folder=folder, outputs=file, login=login)
 
 
-def save_for_jobs(stack: Stack, file: Path) -> None:
-    """Write the outputs with the job user's key, but without the admin's key, to a file that only its owner can read.
+def _login(cluster: Cluster, chosen: object, *, has_key: bool) -> str:
+    """Return the name of the person who uses yard, or "" for the job user. Raises StackError if it is unknown."""
+    if chosen == cluster.head.user or (not chosen and (has_key or not cluster.users)):
+        return ""
+    name = chosen or getpass.getuser()
+    if name not in cluster.users:
+        raise StackError(
+            f"cluster '{cluster.name}' has no user '{name}'; its users: {', '.join(cluster.users) or 'none'}. Fix: set "
+            f"{USER_VARIABLE} to your name on the cluster, or ask an operator to add you to the stack file"
+        )
+    return str(name)
 
-    Raises StackError if the file cannot be written.
+
+def save_for_jobs(stack: Stack, file: Path, user: str | None = None) -> None:
+    """Write the outputs without the admin's key to a file that only its owner can read.
+
+    If the cluster has people, the file contains no key, because they use their own keys, and `user` is the name of the
+    person who uses it. Otherwise, it contains the job user's key. Raises StackError if the user does not exist or the
+    file cannot be written.
     """
-    outputs = {"cluster": dumped(stack.cluster), "user_private_key": (stack.folder / USER_KEY).read_text()}
+    outputs: dict[str, Any] = {"cluster": dumped(stack.cluster)}
+    if user is not None:
+        outputs["user"] = _login(stack.cluster, user, has_key=False)
+    elif not stack.cluster.users:
+        outputs["user_private_key"] = (stack.folder / USER_KEY).read_text()
     try:
         _replace(file, json.dumps(outputs, indent=1) + "\n")
     except OSError as error:
@@ -201,13 +268,16 @@ def _version(file: Path) -> str:
     return f"{file}:{status.st_mtime_ns}:{status.st_size}"
 
 
-def _cached(folder: Path, version: str) -> Cluster | None:
+def _cached(folder: Path, version: str) -> tuple[Cluster, str] | None:
+    """Return the cluster and the login from the cached files, or None if they are outdated."""
     try:
         cache = json.loads((folder / "outputs.json").read_text())
     except (OSError, ValueError):
         return None
-    valid = cache.get("format") == _FORMAT and cache.get("source") == version and (folder / USER_KEY).is_file()
-    return read_outputs(cache["cluster"]) if valid else None
+    valid = cache.get("format") == _FORMAT and cache.get("source") == version
+    if not valid or not (cache["login"] or (folder / USER_KEY).is_file()):
+        return None
+    return read_outputs(cache["cluster"]), cache["login"]
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -240,23 +310,24 @@ def _pulumi_outputs(name: str, environment: Mapping[str, str]) -> dict[str, Any]
     return outputs
 
 
-def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Cluster) -> None:
+def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Cluster, login: str) -> None:
     user, admin = (outputs.get(f"{name}_private_key") for name in ("user", "admin"))
-    if not isinstance(user, str):
+    if not isinstance(user, str) and not login:
         raise StackError("the stack has no `user_private_key` output; run `pulumi up` on it")
     _create_private_folder(folder)
     # The .gitignore of a project that `yard new` did not create may not contain this folder.
     _replace(project.state() / ".gitignore", "*\n")
-    _replace(folder / USER_KEY, user.rstrip("\n") + "\n")
-    if isinstance(admin, str):
-        _replace(folder / ADMIN_KEY, admin.rstrip("\n") + "\n")
-    else:
-        # Jobs do not need the admin's key. Without this key, ssh cannot log in as the admin.
-        (folder / ADMIN_KEY).unlink(missing_ok=True)
+    # A person does not need the job user's key, and jobs do not need the admin's. Without a key, ssh cannot use it.
+    for name, key in ((USER_KEY, None if login else user), (ADMIN_KEY, admin)):
+        if isinstance(key, str):
+            _replace(folder / name, key.rstrip("\n") + "\n")
+        else:
+            (folder / name).unlink(missing_ok=True)
     _replace(folder / "known_hosts", known_hosts(cluster))
-    _replace(folder / "config", ssh_config(cluster, str(folder), control_path(str(SOCKETS), str(folder))))
+    control = control_path(str(SOCKETS), str(folder))
+    _replace(folder / "config", ssh_config(cluster, str(folder), control, login, admin=isinstance(admin, str)))
     # This file is written last, so if it exists, the other files also exist.
-    cache = {"format": _FORMAT, "source": version, "cluster": dumped(cluster)}
+    cache = {"format": _FORMAT, "source": version, "cluster": dumped(cluster), "login": login}
     _replace(folder / "outputs.json", json.dumps(cache, indent=1) + "\n")
 
 

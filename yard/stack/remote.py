@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from trainyard.errors import RemoteError
-from yard.stack.load import ADMIN_KEY, ADMIN_SUFFIX, TUNNEL_LOG, Stack, load_stack
+from yard.stack.load import ADMIN_SUFFIX, TUNNEL_LOG, Stack, load_stack
 
 _SSH_FAILED = 255
 _NEVER_STARTED = (
@@ -29,9 +29,13 @@ _NEVER_STARTED = (
 class Remote:
     """Connects to a stack's hosts. After the first failed connection, the stack's outputs are read again."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, owner: str = "") -> None:
         self.stack = stack
-        self._refreshed = False
+        self._owner, self._refreshed = owner, False
+
+    def acting_for(self, owner: str) -> Remote:
+        """Return a connection whose commands an admin runs as `owner`, with sudo."""
+        return Remote(self.stack, owner)
 
     def host(self, name: str | None, *, admin: bool = False) -> str:
         """Return the SSH name of a host. If `name` is None, return the SSH name of the head.
@@ -42,7 +46,7 @@ class Remote:
         chosen = name or known[0]
         if chosen not in known:
             raise RemoteError(f"there is no host '{chosen}' in this cluster; its hosts: {', '.join(known)}")
-        if admin and not (self.stack.folder / ADMIN_KEY).exists():
+        if admin and not self.stack.has_admin_login:
             raise RemoteError(
                 f"{self.stack.outputs or self.stack.name} contains no admin key, so it allows only jobs. "
                 "Fix: ask an operator of the cluster to run this command"
@@ -51,6 +55,9 @@ class Remote:
 
     def argv(self, command: str | None, host: str, *options: str) -> list[str]:
         """Return the command that runs ssh. `command` is a line for the remote shell."""
+        if command is not None and self._owner:
+            # The owner cannot enter the admin's home.
+            command = f"cd / && exec sudo -n -H -u {self._owner} -- bash -c {shlex.quote(command)}"
         line = [] if command is None else [command]
         return ["ssh", "-F", str(self.stack.ssh_config), *options, host, *line]
 

@@ -3,7 +3,7 @@
 git lists the files, because rsync does not support all .gitignore patterns or git's other exclude files. The copy
 contains a list of the sent files. `--delete` removes only files in this list, so it never removes checkpoints or logs.
 
-All users share an account on the cluster, and the default destination has the directory's name. Therefore a marker file
+Users can share an account on the cluster, and the default destination has the directory's name. Therefore a marker file
 in the destination names the copy's source, and yard refuses to send a different directory there.
 """
 
@@ -31,7 +31,7 @@ _SECONDS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class SyncRequest:
-    """Options of `yard sync`. If `dest` is None, the files go to a folder with the directory's name in the shared path.
+    """Options of `yard sync`. If `dest` is None, the files go to a folder with the directory's name in `files_path`.
 
     If `take_over` is set, the destination is allowed to contain a copy of a different directory.
     """
@@ -68,7 +68,7 @@ def sync(remote: Remote, request: SyncRequest, as_json: bool) -> None:
 
 
 def _dest(remote: Remote, request: SyncRequest) -> str:
-    shared = remote.stack.cluster.shared_path
+    shared = remote.stack.files_path
     if request.dest is None:
         return f"{shared}/{request.source.resolve().name or 'root'}"
     return request.dest if request.dest.startswith("/") else f"{shared}/{request.dest}"

@@ -231,7 +231,7 @@ def test_an_environment_in_use_is_not_removed(ssh: Program, tmp_path: Path) -> N
     assert other.exists()
     assert yard("env", "rm", "torch-5678")[0] == 0
     assert not other.exists()
-    assert "there is no environment 'torhc'. Fix: use one of: torch-1234" in yard("env", "rm", "torhc")[2]
+    assert "/envs. Fix: use one of: torch-1234" in yard("env", "rm", "torhc")[2]
 
 
 def test_a_missing_python_is_reported(ssh: Program, program: MakeProgram) -> None:
