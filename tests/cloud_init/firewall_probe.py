@@ -1,7 +1,7 @@
 """Prints as JSON which accounts and machines can connect to which services in a network namespace.
 
-test_firewall.py runs the program as root. The first argument is "metadata" (in cloud_network.sh) or "ports" (in
-cluster_network.sh). The second argument is a file of nftables rules, or "-" for none.
+test_firewall.py runs the program as root. The first argument is "metadata" (in cloud_network.sh), "ports" or "people"
+(in cluster_network.sh). The second argument is a file of nftables rules, or "-" for none.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ METADATA = {
     "metadata6": "fd20:ce::254",
     "elsewhere": "10.1.2.2",
 }
-JOB, SLURM, DAEMON, PERSON, NOBODY = 2000, 64030, 101, 1001, 65534
+JOB, SLURM, DAEMON, PERSON, NOBODY, ANN, BOB = 2000, 64030, 101, 1001, 65534, 23870, 28650
 SERVICES = {"job": (JOB, 21000), "rank": (JOB, 40000), "person": (PERSON, 21001), "low": (PERSON, 8080)}
 CALLERS = {"root": 0, "job": JOB, "slurm": SLURM, "daemon": DAEMON, "person": PERSON, "nobody": NOBODY}
+OF_PEOPLE = {"ann": (ANN, 22000), "ann's low port": (ANN, 8888)}
+"""Services of a user of a cluster with people."""
 
 
 class Client(NamedTuple):
@@ -109,11 +111,30 @@ def attempt(client: Client, address: str, port: int) -> str:
 
 def reached(address: str, namespace: str = "", callers: Mapping[str, int] = CALLERS) -> dict[str, dict[str, str]]:
     """Return the results of all callers for each service of the node."""
+    services = SERVICES if callers is not PEOPLE else SERVICES | OF_PEOPLE
     pipes = {
         name: {caller: start(Client(uid, namespace), address, port) for caller, uid in callers.items()}
-        for name, (_, port) in SERVICES.items()
+        for name, (_, port) in services.items()
     }
     return {name: {caller: answer(pipe) for caller, pipe in found.items()} for name, found in pipes.items()}
+
+
+PEOPLE = CALLERS | {"ann": ANN, "bob": BOB}
+
+
+def of_people() -> dict[str, object]:
+    """Return the results for the ports of people, by place."""
+    # A request from a port that another user has just used.
+    pairs = [(who, where) for where in ("", "other") for who in (BOB, ANN)]
+    return {
+        "loopback": reached("127.0.0.1", callers=PEOPLE),
+        "loopback6": reached("::1", callers=PEOPLE),
+        "own address": reached("10.1.1.1", callers=PEOPLE),
+        "other node": reached("10.1.1.1", "other", PEOPLE),
+        "neighbour": reached("10.1.1.1", "neighbour", {"root": 0}),
+        "extra network": reached("10.1.2.1", "neighbour", {"root": 0}),
+        "same port": [connect(Client(who, where, source=33333), "10.1.1.1", 22000) for who, where in pairs],
+    }
 
 
 def reached_metadata(client: Client) -> dict[str, str]:
@@ -158,15 +179,15 @@ def main(kind: str, rules: str) -> None:
     if kind == "metadata":
         servers = [serve(Client(0, "cloud"), port) for port in (80, 53)]
     else:
-        servers = [serve(Client(uid), port) for uid, port in SERVICES.values()]
+        servers = [serve(Client(uid), port) for uid, port in (SERVICES | OF_PEOPLE).values()]
         servers.append(serve(Client(JOB, protocol=MPTCP), 21002))
     time.sleep(0.5)
     subprocess.run(["nft", OWNERS_TABLE], check=True)
     for _ in range(2 if rules != "-" else 0):
         subprocess.run(["nft", "-f", rules], check=True)
-        if kind == "ports":
+        if kind != "metadata":
             subprocess.run(["ip", "netns", "exec", "other", "nft", "-f", rules], check=True)
-    found = of_metadata() if kind == "metadata" else of_ports()
+    found = {"metadata": of_metadata, "ports": of_ports, "people": of_people}[kind]()
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True).stdout
     sys.stdout.write(json.dumps({**found, "tables": tables}))
     for server in servers:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cloud_init.firewall_probe import CALLERS
+from tests.cloud_init.firewall_probe import ANN, BOB, CALLERS
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 from trainyard.project import ROOT
 
@@ -50,13 +50,15 @@ def node(root: Path, answers: dict[str, str] | None = None) -> Sandbox:
     made = Sandbox(root, ("dpkg-query", "apt-get", "systemctl", "id", "nft"), usual | (answers or {}))
     fabric = "GLOO_SOCKET_IFNAME=private\nNCCL_SOCKET_IFNAME==private\n"
     made.write({"etc/trainyard/fabric.env": fabric, "handover/hosts": "10.1.1.1 yard-head\n10.1.1.2 yard-gpu-0\n"})
+    made.write({"handover/people": ""})
     return made
 
 
-def rules(root: Path, kind: str, existing: str = "") -> Path:
+def rules(root: Path, kind: str, existing: str = "", people: str = "") -> Path:
     """Run a stage. Return the path of its rules."""
-    stage = {"metadata": "12-metadata", "ports": "62-ports"}[kind]
-    ran = node(root).run(stage, TEST_LEDGER=existing, TEST_HANDOVER=str(root / "handover")).passed()
+    stage, made = {"metadata": "12-metadata", "ports": "62-ports"}[kind], node(root)
+    made.write({"handover/people": people})
+    ran = made.run(stage, TEST_LEDGER=existing, TEST_HANDOVER=str(root / "handover")).passed()
     assert ran.commands[-1] == f"systemctl reload-or-restart trainyard-{kind}.service"
     return root / f"etc/trainyard/{kind}.nft"
 
@@ -146,6 +148,32 @@ def test_other_programs_keep_their_connections(found: Found) -> None:
 def test_a_port_of_another_account_can_be_used_again(found: Found) -> None:
     got = found.answers
     assert (got["stranger's port"], got["its next user"]) == ("silent", "open")
+
+
+PEOPLE = f"group vision 50001\nuser ann {ANN} user vision\nuser bob {BOB} admin -\n"
+
+
+@namespaces
+def test_people_reach_only_their_own_jobs(tmp_path: Path) -> None:
+    got = answers("people", rules(tmp_path, "ports", people=PEOPLE))
+    everybody = (*CALLERS, "ann", "bob")
+
+    def only(*callers: str, refused: tuple[str, ...] = ()) -> dict[str, str]:
+        others = {caller: "refused" if caller in refused else "silent" for caller in everybody}
+        return others | dict.fromkeys(callers, "open")
+
+    strangers = ("daemon", "person", "nobody")
+    for place in ("loopback", "loopback6", "own address", "other node"):
+        refused = strangers if place == "other node" else ()
+        if place == "loopback6":
+            assert got[place]["ann"] == only("root", "slurm", refused=("ann", "bob", "job"))
+            continue
+        for name, owner in (("job", "job"), ("rank", "job"), ("ann", "ann")):
+            assert got[place][name] == only("root", "slurm", owner, refused=refused), (place, name)
+        assert got[place]["ann's low port"] == only("root", "slurm", "ann"), place
+        assert got[place]["low"] == dict.fromkeys(everybody, "open"), place
+    assert got["neighbour"]["job"] == got["extra network"]["job"] == {"root": "silent"}
+    assert got["same port"] == ["silent", "open"] * 2
 
 
 @namespaces
