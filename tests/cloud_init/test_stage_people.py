@@ -19,7 +19,19 @@ BOB = person("bob", admin=True)
 OF_ANN = "ann:x:23870:2001::/shared/people/ann/home:/bin/bash\n"
 PEOPLE = "people:x:2001:\n"
 FOLDER = "23870 /shared/people/ann\n"
-PROGRAMS = ("useradd", "usermod", "groupadd", "gpasswd", "pkill", "scancel", "sacctmgr", "systemctl", "chown", "stat")
+PROGRAMS = (
+    "install",
+    "useradd",
+    "usermod",
+    "groupadd",
+    "gpasswd",
+    "pkill",
+    "scancel",
+    "sacctmgr",
+    "systemctl",
+    "chown",
+    "stat",
+)
 READ = "0 authorizedkeysfile {root}/etc/trainyard/authorized_keys/%u .ssh/authorized_keys"
 
 
@@ -113,6 +125,16 @@ def test_home_and_its_key_are_private(tmp_path: Path) -> None:
     home = tmp_path / "shared/people/bob/home"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (home.parent, home, home / ".bashrc", home / ".ssh")}
     assert modes == {"bob": 0o711, "home": 0o700, ".bashrc": 0o600, ".ssh": 0o700}
+
+
+def test_enroot_has_folders_for_each_person(tmp_path: Path) -> None:
+    node = Node(tmp_path, ANN, passwd=OF_ANN, group=PEOPLE)
+    # The stage 44-containers writes such settings.
+    node.sandbox.write(
+        {"etc/enroot/enroot.conf.d/trainyard.conf": "ENROOT_DATA_PATH /var/lib/enroot/user-$(id -u)/data\n"}
+    )
+    ran = node.run(ANN, role="worker").passed()
+    assert ran.calls("install") == ["install -d -m 0700 -o ann -g people /var/lib/enroot/user-23870/data"]
 
 
 def test_second_pass_changes_no_account(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.errors import SyncError
-from yard.run.jobs import find_job
+from yard.run.jobs import acting_for_owner, find_job
 from yard.show import INTERRUPTED, answer, warn
 from yard.stack.remote import Remote
 from yard.tree.files import INSTALL
@@ -54,13 +54,19 @@ def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) 
     if shutil.which("rsync") is None:
         raise SyncError("rsync is missing on this machine; " + INSTALL.format(tool="rsync"))
     job, path, absolute = theirs[0].groups()
-    path = absolute or posixpath.join(find_job(remote, job).run_dir, path)
+    if absolute:
+        path = absolute
+    else:
+        of_job = find_job(remote, job)
+        path = posixpath.join(of_job.run_dir, path)
+        remote = acting_for_owner(remote, of_job, reads=bool(_REMOTE.fullmatch(source)))
+    owner = [f"--rsync-path=cd / && {remote.prefix}rsync"] if remote.prefix else []
     with tempfile.TemporaryDirectory() as staged:
         if _REMOTE.fullmatch(source):
             words, target = _download(remote, path, dest)
         else:
             words, target = _upload(remote, Path(os.path.abspath(source)), path, Path(staged))
-        argv = ["rsync", *_OPTIONS, "-e", f"ssh -F {shlex.quote(str(remote.stack.ssh_config))}"]
+        argv = ["rsync", *_OPTIONS, *owner, "-e", f"ssh -F {shlex.quote(str(remote.stack.ssh_config))}"]
         if not force:
             _refuse_to_overwrite([*argv, "--dry-run", "--existing", "--out-format=%i %n", *words])
         progress = ["--info=progress2"] if sys.stdout.isatty() and not as_json else []

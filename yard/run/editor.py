@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from trainyard.errors import JobError, RemoteError
-from yard.run.jobs import read_job
+from yard.run.jobs import acting_for_owner, read_job
 from yard.run.queue import Job
 from yard.show import say, say_json
 from yard.stack.load import USER_KEY, login_lines
@@ -37,6 +37,7 @@ def open_editor(remote: Remote, job: int, folder: str | None, as_json: bool) -> 
     Raises JobError if the job is not running, and RemoteError if the connection fails.
     """
     found = read_job(remote, job)
+    acting_for_owner(remote, found, reads=False)
     if found.state != "RUNNING":
         raise JobError(
             f"job {found.id} is {found.state}, not running. Fix: start a job first, for example `yard submit --time 8h "

@@ -13,7 +13,7 @@ from typing import Any
 from trainyard.errors import JobError, RemoteError
 from yard.job.loader import check_job
 from yard.run.environments import provide
-from yard.run.jobs import read_job
+from yard.run.jobs import acting_for_owner, read_job
 from yard.run.queue import explain
 from yard.run.session import OWN_CONNECTION
 from yard.run.submit import prepare_all, submit
@@ -97,6 +97,7 @@ def _server(remote: Remote, job: int) -> str:
     The result is "" before JupyterLab has started. Raises JobError if the job has ended.
     """
     found = read_job(remote, job)
+    acting_for_owner(remote, found, reads=False)
     if found.ended:
         raise JobError(f"job {job} ({found.name}) has ended: {explain(found)}; `yard logs {job}` prints its log")
     if found.state != "RUNNING":

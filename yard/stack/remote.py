@@ -30,8 +30,9 @@ class Remote:
     """Connects to a stack's hosts. After the first failed connection, the stack's outputs are read again."""
 
     def __init__(self, stack: Stack, owner: str = "") -> None:
-        self.stack = stack
-        self._owner, self._refreshed = owner, False
+        self.stack, self._refreshed = stack, False
+        self.prefix = f"sudo -n -H -u {owner} -- " if owner else ""
+        """The beginning of each command line of an admin who acts as the user `owner`."""
 
     def acting_for(self, owner: str) -> Remote:
         """Return a connection whose commands an admin runs as `owner`, with sudo."""
@@ -55,9 +56,9 @@ class Remote:
 
     def argv(self, command: str | None, host: str, *options: str) -> list[str]:
         """Return the command that runs ssh. `command` is a line for the remote shell."""
-        if command is not None and self._owner:
+        if command is not None and self.prefix:
             # The owner cannot enter the admin's home.
-            command = f"cd / && exec sudo -n -H -u {self._owner} -- bash -c {shlex.quote(command)}"
+            command = f"cd / && exec {self.prefix}bash -c {shlex.quote(command)}"
         line = [] if command is None else [command]
         return ["ssh", "-F", str(self.stack.ssh_config), *options, host, *line]
 

@@ -137,7 +137,16 @@ def test_ps_shows_who_submitted_a_job(as_person: As, ssh: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("words", [("cancel", "8"), ("cancel", "7", "9"), ("logs", "8"), ("logs", "9"), ("wait", "8")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("cancel", *jobs) for jobs in ("8", "79")),
+        *(("logs", job) for job in "89"),
+        ("wait", "8"),
+        ("code", "8"),
+        ("notebook", "8"),
+    ],
+)
 def test_jobs_of_others_are_refused(words: tuple[str, ...], as_person: As, ssh: Any) -> None:
     as_person("ann")
     said = refused(*words)
@@ -161,6 +170,16 @@ def test_an_admin_acts_as_the_owner(as_person: As, ssh: Any) -> None:
     assert "cd / && exec sudo -n -H -u bob -- bash -c " in read
     assert yard("cancel", "7", "8")[0] == 0
     assert ssh.calls[-1].endswith("scancel 7 8")
+
+
+def test_files_of_a_job_are_copied_by_its_owner_or_an_admin(as_person: As, ssh: Any, stack: FakeStack) -> None:
+    rsync = stack.program("rsync", "exit 0")
+    as_person("ann")
+    assert "belongs to bob and is not readable for you" in refused("cp", "8:job.log", str(stack.root))
+    assert rsync.calls == []
+    as_person("root1")
+    refused("cp", str(stack.root / "team.json"), "8:")  # the fake head prints no path
+    assert "exec sudo -n -H -u bob -- bash -c " in ssh.calls[-1]
 
 
 def test_own_jobs_are_cancelled_and_found(as_person: As, ssh: Any) -> None:
@@ -229,7 +248,7 @@ def test_environments_are_shared_or_belong_to_a_person(  # noqa: PLR0913, PLR091
 
 def test_the_shared_environment_comes_first(tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("shared", "own")]
-    line = environments._find_line(replace(TORCH, python=None), folders)
+    line = environments._find_line(replace(TORCH, python=""), folders)
 
     def found() -> str:
         return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,297 @@
+"""Two people and an admin on one cluster: their work, attempts to cross the borders, and changes of the stack file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.project import FIRST, HEAD, SECOND, Done, Project, wait_until
+
+pytestmark = pytest.mark.integration
+
+UP_SECONDS = 15
+"""The longest `pulumi up` that adds a person."""
+SECRET = "hunter2"  # noqa: S105
+PORT = 21000
+LONG = f"""\
+name: long
+run: |
+  echo "$(id -un) has $SECRET"
+  echo private >"$RUN_DIR/result"
+  exec python3 -m http.server {PORT} --directory /usr/share
+memory_per_node: 100M
+secrets: [SECRET]
+time: 30m
+"""
+"""A job with a secret, a private file, and an open port on its node. A machine has one core, so it has one job."""
+BOTH_NODES = "name: both\nnodes: 2\nrun: echo rank $RANK of $(id -un)\n"
+READABLE = """\
+name: open
+run: echo for all; echo private >$RUN_DIR/result
+memory_per_node: 100M
+readable_by: vision
+"""
+
+
+@dataclass
+class Person:
+    """A person with an own SSH agent, who uses yard with a file without keys."""
+
+    cluster: Project
+    name: str
+    folder: Path
+    admin: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The person's entry in the stack file."""
+        public = self.key.with_suffix(".pub").read_text().strip()
+        return {"name": self.name, "ssh_keys": [public], "admin": self.admin, "accounts": ["vision"]}
+
+    def prepare(self, exits: ExitStack) -> None:
+        """Create the key, and start an agent that holds it."""
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
+        agent = subprocess.Popen(
+            ["ssh-agent", "-D", "-a", self.folder / f"{self.name}.agent"], stdout=subprocess.DEVNULL
+        )
+        exits.callback(agent.wait)
+        exits.callback(agent.terminate)
+        self.environment = {
+            **os.environ,
+            "SSH_AUTH_SOCK": str(self.folder / f"{self.name}.agent"),
+            "TRAINYARD_OUTPUTS": str(self.folder / f"{self.name}.json"),
+            "TRAINYARD_USER": self.name,
+            "SECRET": SECRET,
+        }
+        wait_until("the agent", 10, lambda: Path(self.environment["SSH_AUTH_SOCK"]).exists(), 0.1)
+        subprocess.run(["ssh-add", "-q", self.key], check=True, env=self.environment)
+
+    def receive(self) -> None:
+        """Get the outputs file from the operator."""
+        self.cluster.yard("refresh", "--save", self.environment["TRAINYARD_OUTPUTS"])
+
+    def yard(self, *words: str, seconds: float = 180, check: bool = True) -> Done:
+        command = [sys.executable, "-m", "yard", *words]
+        done = subprocess.run(
+            command, cwd=self.cluster.folder, env=self.environment, capture_output=True, text=True, check=False,
+            timeout=seconds, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        out = done.stdout + done.stderr
+        sys.stdout.write(f"{self.name} $ yard {shlex.join(words)}   [exit {done.returncode}]\n{out}\n")
+        assert not check or done.returncode == 0, out
+        return Done(done.returncode, out, 0.0)
+
+    def on(self, node: str, line: str, check: bool = True) -> str:
+        """Run a shell command as this person."""
+        return self.yard("ssh", node, "--", line, check=check).out
+
+    def submit(self, text: str, *words: str) -> Mapping[str, Any]:
+        file = self.folder / "job.yaml"
+        file.write_text(text)
+        found: dict[str, Any] = json.loads(self.yard("submit", "--json", str(file), *words).out.splitlines()[-1])
+        return found
+
+    def start(self, text: str) -> Mapping[str, Any]:
+        """Submit a job, and wait until it has written its result."""
+        job = self.submit(text)
+        result = f"{job['run_dir']}/result"
+        wait_until("the job's result", 180, lambda: "private" in self.on(HEAD, f"cat {result}", check=False))
+        return job
+
+
+@dataclass(frozen=True)
+class Team:
+    ann: Person
+    bob: Person
+    boss: Person
+    carl: Person
+    """A person who is not in the stack file."""
+
+
+def deploy(cluster: Project, *people: Person) -> Done:
+    cluster.edit(lambda spec: spec.update(users=[person.entry for person in people]))
+    return cluster.stack("up")
+
+
+@pytest.fixture(scope="module")
+def team(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """Two people and an admin. After the tests, the stack file has no users again."""
+    folder = tmp_path_factory.mktemp("team")
+    made = Team(*(Person(cluster, name, folder, admin=name == "boss") for name in ("ann", "bob", "boss", "carl")))
+    people = (made.ann, made.bob, made.boss)
+    with ExitStack() as exits:
+        for person in (*people, made.carl):
+            person.prepare(exits)
+        try:
+            deploy(cluster, *people)
+            for person in people:
+                person.receive()
+            yield made
+        finally:
+            cluster.on(HEAD, "sudo scancel --user=ann; sudo scancel --user=bob; sudo scancel --user=boss", check=False)
+            cluster.edit(lambda spec: spec.pop("users"))
+            cluster.stack("up")
+            cluster.wait_idle()
+
+
+@pytest.fixture(scope="module")
+def job(team: Team) -> Iterator[Mapping[str, Any]]:
+    """A running job of ann."""
+    found = team.ann.start(LONG)
+    yield found
+    team.ann.yard("cancel", str(found["id"]), check=False)
+
+
+def node_of(cluster: Project, job: Mapping[str, Any]) -> str:
+    return cluster.job_field(job["id"], "NodeList")
+
+
+@pytest.mark.parametrize("node", [HEAD, FIRST, SECOND])
+def test_each_person_has_the_same_account_on_every_node(team: Team, node: str) -> None:
+    line = "id -un; id -u; id -gn; stat -c '%a %U' ~; touch ~/x"
+    assert team.ann.on(node, line).split()[:5] == ["ann", "23870", "people", "700", "ann"]
+    assert team.bob.on(node, line).split()[:5] == ["bob", "28650", "people", "700", "bob"]
+
+
+def test_a_job_of_a_person_runs_on_two_nodes(team: Team) -> None:
+    found = team.bob.submit(BOTH_NODES)
+    assert "rank 0 of bob" in team.bob.yard("logs", "last", "-f", seconds=400).out
+    assert "rank 1 of bob" in team.bob.yard("logs", str(found["id"]), "--rank", "1").out
+    team.bob.yard("cp", f"{found['id']}:job.log", str(team.bob.folder / "job.log"))
+
+
+def test_normal_work_is_not_refused(team: Team, job: Mapping[str, Any], cluster: Project) -> None:
+    ann, bob = team.ann, team.bob
+    assert job["run_dir"].startswith("/shared/people/ann/jobs/long-")
+    assert f"ann has {SECRET}" in ann.yard("logs", str(job["id"])).out
+    assert "bob" in bob.yard("run", "--gpus", "0", "--time", "2m", "--", "id", "-un", seconds=300).out
+    rows = [line.split()[:3] for line in bob.yard("ps").out.splitlines()]
+    assert [str(job["id"]), "ann", "long"] in rows
+    assert [row[1:] for row in rows].count(["bob", "both"]) == 1
+    # The server in ann's job can be reached by ann, from both nodes.
+    assert [connects(ann, place, node_of(cluster, job)) for place in (FIRST, SECOND)] == ["open", "open"]
+    accounts = cluster.on(HEAD, f"sacct -X -n -P -o user,account -j {job['id']}").split()
+    assert accounts == ["ann|vision"]
+
+
+def connects(person: Person, place: str, node: str) -> str:
+    """Return "open", "refused" or "silent": the result of a connection to the port of ann's job."""
+    said = person.on(place, f"timeout 5 bash -c ': <>/dev/tcp/{node}/{PORT}' 2>&1; echo code $?", check=False)
+    return "refused" if "refused" in said else {"0": "open", "124": "silent"}.get(said.split()[-1], said)
+
+
+def attempts(job: Mapping[str, Any], node: str) -> dict[str, str]:
+    """Return bob's attempts at ann's job by name: shell commands that print "crossed" or the secret if they succeed."""
+    number, folder = job["id"], job["run_dir"]
+    ids, person = f"{folder.rpartition('/')[0]}/.ids", "/shared/people/ann"
+    process = (
+        "p=$(pgrep -u ann -f http.server | head -n 1); cat /proc/$p/environ && echo crossed; kill $p && echo crossed"
+    )
+    found = {
+        "list the folder": f"ls {folder}",
+        "read the log": f"cat {folder}/job.log",
+        "read the secrets": f"cat {folder}/secrets.sh",
+        "read through the link": f"cat {ids}/{number}/job.log",
+        "write into the folder": f"touch {folder}/x",
+        "remove the link": f"rm -f {ids}/{number}",
+        "redirect the link": f"ln -sfn /tmp {ids}/{number}",
+        "rename the person's folder": f"mv {person} /shared/people/x",
+        "read the home": f"ls {person}/home",
+        "add a key to the home": f"echo x >>{person}/home/.ssh/authorized_keys",
+        "requeue": f"scontrol requeue {number}",
+        "change the job": f"scontrol update jobid={number} timelimit=1",
+        "run a step in the job": f"srun --jobid={number} --overlap id -un",
+        "read the script from Slurm": f"scontrol write batch_script {number} - | grep SBATCH",
+        "submit as another person": "sbatch --uid=ann --wrap id",
+        "use another account": "srun --account=people --immediate=5 id -un",
+        "become an admin in Slurm": "sacctmgr -i modify user bob set adminlevel=Admin",
+        "drain a node": f"scontrol update nodename={node} state=drain reason=x",
+        "use sudo": "sudo -n id",
+        "log in as ann": f"ssh -o BatchMode=yes ann@{node} true",
+        "change a shared environment": "mkdir /shared/envs/torch-000000000000",
+    }
+    lines = {name: f"{line} && echo crossed" for name, line in found.items()}
+    lines["read and end a process"] = f"ssh -o BatchMode=yes {node} {shlex.quote(process)}"
+    lines["cancel"] = f"scancel {number}; sleep 1; squeue -h -j {number} -o %T | grep -q RUNNING || echo crossed"
+    return lines
+
+
+def test_attempts_across_the_border_are_refused(team: Team, job: Mapping[str, Any], cluster: Project) -> None:
+    node = node_of(cluster, job)
+    found = attempts(job, node)
+    lines = [f"echo '== {name}'; ( {line} ) 2>&1" for name, line in found.items()]
+    said = team.bob.on(HEAD, "cd; " + "; ".join([*lines, "true"]))
+    results = dict(part.split("\n", 1) for part in said.split("== ")[1:])
+    assert results.keys() == found.keys()
+    assert {name: text for name, text in results.items() if {"crossed", SECRET} & set(text.split())} == {}
+    for words in (("cancel", str(job["id"])), ("logs", str(job["id"])), ("cp", f"{job['id']}:result", "here")):
+        assert "belongs to ann" in team.bob.yard(*words, check=False).out
+    assert [connects(team.bob, place, node) for place in (FIRST, SECOND)] == ["silent", "silent"]
+    assert cluster.job_state(job) == "RUNNING"
+    assert set(cluster.states().values()) <= {"idle", "mixed", "allocated"}
+
+
+def test_a_group_reads_a_job_that_is_readable_for_it(team: Team) -> None:
+    found = team.ann.start(READABLE)
+    assert "for all" in team.bob.yard("logs", str(found["id"])).out
+    wait_until(
+        "the job's end", 120, lambda: "only be changed" in team.bob.yard("resume", str(found["id"]), check=False).out
+    )
+    assert "Permission denied" in team.bob.on(HEAD, f"cat {found['run_dir']}/job.sbatch 2>&1", check=False)
+
+
+def test_an_admin_reads_and_cancels_jobs_of_others(team: Team) -> None:
+    found = team.bob.start(LONG)
+    assert f"bob has {SECRET}" in team.boss.yard("logs", str(found["id"])).out
+    team.boss.yard("cancel", str(found["id"]))
+    wait_until("the end of the job", 120, lambda: "CANCELLED" in team.bob.yard("logs", "--json", "last").out)
+    assert "uid=0(root)" in team.boss.on(HEAD, "sudo -n id")
+
+
+def test_a_person_is_added_while_jobs_run(team: Team, job: Mapping[str, Any], cluster: Project) -> None:
+    before = {node: cluster.pid(node) for node in (HEAD, FIRST, SECOND)}
+    starts = f"sudo grep -c ' start ' {job['run_dir']}/events"
+    done = deploy(cluster, team.ann, team.bob, team.boss, team.carl)
+    team.carl.receive()
+    for node in (HEAD, FIRST, SECOND):
+        assert team.carl.on(node, "id -un").split()[-1] == "carl"
+    assert "carl" in team.carl.yard("run", "--gpus", "0", "--time", "2m", "--", "id", "-un", seconds=300).out
+    assert {node: cluster.pid(node) for node in before} == before
+    assert cluster.job_state(job) == "RUNNING"
+    assert cluster.on(HEAD, starts).strip() == "1"
+    cluster.stack("preview", "--expect-no-changes")
+    assert done.seconds <= UP_SECONDS
+
+
+def test_a_removed_person_is_locked_and_keeps_the_files(team: Team, job: Mapping[str, Any], cluster: Project) -> None:
+    found = team.bob.start(LONG)
+    team.bob.on(SECOND, "nohup sleep 1000 >/dev/null 2>&1 & echo $!")
+    cluster.edit(lambda spec: spec.update(users=[person.entry for person in (team.ann, team.boss, team.carl)]))
+    warning = "`pulumi up` locks the account, and ends all sessions and jobs of bob"
+    assert warning in cluster.stack("preview").out
+    assert warning in cluster.stack("up").out
+    assert [cluster.on(node, "pgrep -u bob || true").strip() for node in (HEAD, FIRST, SECOND)] == ["", "", ""]
+    wait_until("the end of the job", 60, lambda: not cluster.queued(str(found["id"])))
+    assert "Permission denied" in team.bob.on(HEAD, "true", check=False)
+    assert "bob people private" in cluster.on(
+        HEAD, f"sudo sh -c 'stat -c \"%U %G\" {found['run_dir']}/result; cat {found['run_dir']}/result'"
+    ).replace("\n", " ")
+    assert cluster.job_state(job) == "RUNNING"
+    # The same name gets the same account and the files back.
+    deploy(cluster, team.ann, team.bob, team.boss)
+    assert "private" in team.bob.on(HEAD, f"cat {found['run_dir']}/result")
