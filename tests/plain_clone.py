@@ -52,9 +52,12 @@ class PlainClone:
             at = self.home / ".pulumi" / "plugins" / f"resource-{plugin}-v{version(package)}"
             at.mkdir(parents=True)
             (at / f"pulumi-resource-{plugin}").symlink_to(self.root / "offline" / "bin" / f"pulumi-resource-{plugin}")
+        simulated = self.root / "offline" / "programs"
         self._shell = {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)} | {
             # A CLI built by set-up starts the first python3 on PATH. The official CLI starts the Python in .venv.
-            "PATH": f"{programs}:{self.root / 'offline' / 'programs'}:{_VENV / 'bin'}:{os.environ['PATH']}",
+            "PATH": ":".join(
+                map(str, (programs, simulated / "recorded", simulated, _VENV / "bin", os.environ["PATH"]))
+            ),
             "HOME": str(self.home),
             "PULUMI_HOME": str(self.home / ".pulumi"),
             "PULUMI_SKIP_UPDATE_CHECK": "true",

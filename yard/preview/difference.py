@@ -69,7 +69,9 @@ def snapshots_at(commit: str) -> dict[str, Snapshot]:
         # The output is empty if the commit does not contain the project's folder.
         if packed := _git("archive", "--format=tar", commit).stdout:
             with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-                archive.extractall(tree, filter="data")
+                # Python has the filter since 3.11.4 (tarfile, "Supporting older versions"), and Debian 12 has 3.11.2.
+                archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+                archive.extractall(tree)  # noqa: S202  (git wrote the archive)
         if not (tree / "Pulumi.yaml").is_file():
             return {}
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -47,7 +47,8 @@ pulumi.export("said", ran.stdout)
 class TunnelledStack:
     def __init__(self, stack: TestStack, sshd: Sshd, programs: TunnelPrograms) -> None:
         self.stack, self.programs, self.sshd, self.port = stack, programs, sshd, free_port()
-        _simulated, _, others = stack.environment["PATH"].partition(":")
+        # The first two folders contain the simulated programs.
+        others = stack.environment["PATH"].split(":", 2)[2]
         stack.environment["PATH"] = f"{programs.folder}:{others}"
         del stack.environment["TRAINYARD_OFFLINE_COMMANDS"]
 

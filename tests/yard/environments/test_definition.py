@@ -391,7 +391,8 @@ def test_packages_are_added_without_the_index(ssh: Program, stack: FakeStack, in
     private = re.compile(
         rb"secret|127\.0\.0\.1|/yard-"
     )  # the index, its password, and this computer's temporary folder
-    sent = [path for path in (envs / added).rglob("*") if path.is_file()]
+    # The links to Python refer to a file of this computer.
+    sent = [path for path in (envs / added).rglob("*") if path.is_file() and not path.is_symlink()]
     assert [path for path in sent if private.search(path.read_bytes())] == []
     assert not any(word in str(ssh.calls) for word in ("secret", "127.0.0.1"))
 
