@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.project import FIRST, HEAD, SECOND, Done, Project, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 UP_SECONDS = 15
 """The longest `pulumi up` that adds a person."""
