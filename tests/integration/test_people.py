@@ -234,7 +234,7 @@ def attempts(job: Mapping[str, Any], node: str) -> dict[str, str]:
 def test_attempts_across_the_border_are_refused(team: Team, job: Mapping[str, Any], cluster: Project) -> None:
     node = node_of(cluster, job)
     found = attempts(job, node)
-    lines = [f"echo '== {name}'; ( {line} ) 2>&1" for name, line in found.items()]
+    lines = [f"echo {shlex.quote(f'== {name}')}; ( {line} ) 2>&1" for name, line in found.items()]
     said = team.bob.on(HEAD, "cd; " + "; ".join([*lines, "true"]))
     results = dict(part.split("\n", 1) for part in said.split("== ")[1:])
     assert results.keys() == found.keys()
