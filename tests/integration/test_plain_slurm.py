@@ -76,7 +76,8 @@ def test_jobs_cannot_reach_the_metadata_service(cluster: Project) -> None:
 def test_rules_return_after_a_flush(cluster: Project) -> None:
     tables = "for table in metadata ports; do sudo nft list table inet trainyard_$table; done"
     cluster.on(FIRST, "sudo systemctl restart nftables.service")
-    assert cluster.on(FIRST, tables).count("reject with tcp reset") > 1
+    # systemctl waits only for the named unit. Confined units take seconds to start on an emulated machine.
+    wait_until("the rules", 30, lambda: cluster.on(FIRST, tables, check=False).count("reject with tcp reset") > 1)
     # Stopping nftables.service also stops the units, which the next tests need.
     cluster.on(FIRST, "sudo systemctl stop nftables.service; sudo systemctl start trainyard-{metadata,ports}.service")
     assert cluster.on(FIRST, tables).count("reject with tcp reset") > 1
