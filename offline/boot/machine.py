@@ -39,6 +39,7 @@ from components.platforms.local.machine import (
 )
 from components.platforms.local.probe import choose
 from components.platforms.local.process import run_program, sweep_run
+from offline.boot import MEMORY_MIB
 from offline.boot.service import read_attributes, read_command
 from trainyard.project import installed
 
@@ -60,8 +61,8 @@ SERVICES = "198.51.100.0/24"
 """Addresses of simulated storage services, which machines reach without a router."""
 MAC = "(MAC address)"
 """Placeholder in a machine's metadata for the MAC address of its card with access to the service."""
-_MEMORY_MIB = 1024
 _DRIVER = "580.173.02"
+"""The driver in Azure's pinned image (components/catalog/images.yaml). image/modules/nvidia.c has the same version."""
 _SERVICE = Path(__file__).with_name("service.py")
 _SERVICES = {
     "gce": {"169.254.169.254:80": "gce"},
@@ -162,7 +163,7 @@ class Hypervisor:
             hardware = Hardware(
                 accelerator=choose("auto", image.kernel).accelerator,
                 vcpus=1,
-                memory_mib=_MEMORY_MIB,
+                memory_mib=MEMORY_MIB,
                 ssh_port=None,
                 niceness=0,
             )
@@ -344,7 +345,6 @@ def _every_boot(wanted: CloudMachine, cards: Macs) -> Iterator[str]:
         yield f"modprobe nvidia nvswitch={int(wanted.gpus.nvswitch)}"
         yield f"for index in $(seq 0 {wanted.gpus.count - 1}); do mknod -m 0666 /dev/nvidia$index c 195 $index; done"
         yield "mknod -m 0666 /dev/nvidiactl c 195 255"
-
     if wanted.infiniband:
         yield "modprobe ib_core"
         yield "mount -t tmpfs -o mode=0755 infiniband /sys/class/infiniband"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cache
 
 from components import catalog
+from offline.boot import MEMORY_MIB
 
-MEMORY_MIB = 1024
 _real = catalog.machines
 
 

@@ -1,8 +1,8 @@
 # Bootstrap functions for passes that run the stages from a bundle: which stages a pass skips, and how a pass ends.
 #
 # A pass after a hand-over runs the first stage that has changed and all later stages, because a stage can read files that
-# an earlier stage writes. A stage with "# later stages: unaffected" writes no such file. After a boot, a failure or `systemctl restart trainyard-bootstrap`, a pass skips only stages
-# with "# runs: once".
+# an earlier stage writes. A stage with "# later stages: unaffected" writes no such file. After a boot, a failure or
+# `systemctl restart trainyard-bootstrap`, a pass skips only stages with "# runs: once".
 
 readonly pass_inputs=/run/trainyard/inputs
 shared='' received='' seen='' repeats=0
