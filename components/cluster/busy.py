@@ -277,7 +277,8 @@ def ssh_command(head: Head, key: str, folder: Path) -> list[str]:
     (folder / "known_hosts").write_text(f"{head.name} {head.host_key}\n")
     options = {
         "BatchMode": "yes",
-        "ConnectTimeout": str(int(_TUNNEL_SECONDS) if head.tunnel or head.proxy_jump else _CONNECT_SECONDS),
+        # Through a tunnel, only the time limit of the whole command applies, so that it is always reported in one way.
+        "ConnectTimeout": "none" if head.tunnel or head.proxy_jump else str(_CONNECT_SECONDS),
         "GlobalKnownHostsFile": "/dev/null",
         "HostKeyAlias": head.name,
         "IdentitiesOnly": "yes",
