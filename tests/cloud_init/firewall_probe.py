@@ -1,7 +1,7 @@
 """Prints as JSON which accounts and machines can connect to which services in a network namespace.
 
-test_firewall.py runs the program as root. The first argument is "metadata" (in cloud_network.sh), "ports" or "people"
-(in cluster_network.sh). The second argument is a file of nftables rules, or "-" for none.
+test_firewall.py runs the program as root. The first argument is "metadata" (in cloud_network.sh), "ports", "people"
+or "daemons" (in cluster_network.sh). The second argument is a file of nftables rules, or "-" for none.
 """
 
 from __future__ import annotations
@@ -29,17 +29,28 @@ METADATA = {
 JOB, SLURM, DAEMON, PERSON, NOBODY, ANN, BOB = 2000, 64030, 101, 1001, 65534, 23870, 28650
 SERVICES = {"job": (JOB, 21000), "rank": (JOB, 40000), "person": (PERSON, 21001), "low": (PERSON, 8080)}
 CALLERS = {"root": 0, "job": JOB, "slurm": SLURM, "daemon": DAEMON, "person": PERSON, "nobody": NOBODY}
+DAEMONS = {"ssh": (0, 22), "rpcbind": (0, 111), "nfs": (0, 2049), "slurmctld": (SLURM, 6817), "slurmd": (0, 6818)}
+DATAGRAMS = {"dhcp": 68, "dhcp6": 546, "rpcbind": 111, "ntp": 123, "high": 40000}
+"""Ports of UDP servers on the node."""
+ECHO_REQUEST = bytes.fromhex("0800f7ff00000000")
+"""An ICMP packet: the type, the code, the checksum, and zeros."""
+RESOLVER = 53
+"""Port of a UDP server on the neighbour."""
 OF_PEOPLE = {"ann": (ANN, 22000), "ann's low port": (ANN, 8888)}
 """Services of a user of a cluster with people."""
 
 
 class Client(NamedTuple):
-    """A process: its uid, the namespace of its machine, its own port or 0, and its protocol or 0."""
+    """A process: its uid, the namespace of its machine, its own port or 0, and its protocol or 0.
+
+    `is_answered`: whether it waits for the answer to a UDP packet.
+    """
 
     uid: int
     namespace: str = ""
     source: int = 0
     protocol: int = 0
+    is_answered: bool = False
 
     def become(self) -> None:
         """Change the current process. os.setns requires Python 3.12."""
@@ -63,6 +74,18 @@ def serve(account: Client, port: int) -> int:
         server.listen(64)
         while True:
             server.accept()[0].close()
+
+
+def serve_datagrams(account: Client, port: int) -> int:
+    """Answer each UDP packet, in a child process."""
+    child = os.fork()
+    if child:
+        return child
+    account.become()
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as server:
+        server.bind(("::", port))
+        while True:
+            server.sendto(b"answer", server.recvfrom(64)[1])
 
 
 def start(client: Client, address: str, port: int) -> int:
@@ -91,15 +114,21 @@ def connect(client: Client, address: str, port: int) -> str:
 def attempt(client: Client, address: str, port: int) -> str:
     """Connect, or send a datagram, and return the result in one word."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    kind = socket.SOCK_DGRAM if client.protocol == socket.IPPROTO_UDP else socket.SOCK_STREAM
+    kinds = {socket.IPPROTO_UDP: socket.SOCK_DGRAM, socket.IPPROTO_ICMP: socket.SOCK_RAW}
+    kind = kinds.get(client.protocol, socket.SOCK_STREAM)
     with socket.socket(family, kind, client.protocol) as opened:
         opened.settimeout(0.5)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             opened.bind(("", client.source))
             opened.connect((address, port))
+            if kind == socket.SOCK_RAW:
+                opened.send(ECHO_REQUEST)
+                opened.recv(64)
             if kind == socket.SOCK_DGRAM:
                 opened.send(b"")
+                if client.is_answered:
+                    opened.recv(64)
         except ConnectionRefusedError:
             return "refused"
         except TimeoutError:
@@ -117,6 +146,52 @@ def reached(address: str, namespace: str = "", callers: Mapping[str, int] = CALL
         for name, (_, port) in services.items()
     }
     return {name: {caller: answer(pipe) for caller, pipe in found.items()} for name, found in pipes.items()}
+
+
+def asks(namespace: str, address: str, port: int, source: int = 0) -> str:
+    """Return the result of a UDP request."""
+    return connect(Client(0, namespace, source, socket.IPPROTO_UDP, is_answered=True), address, port)
+
+
+def reached_daemons(namespace: str, address: str) -> dict[str, str]:
+    """Return the results of root on a machine for the node's daemons."""
+    found = {name: connect(Client(0, namespace), address, port) for name, (_, port) in DAEMONS.items()}
+    # A DHCP server uses its own port. Another source port must not reach the client's port.
+    sources = {"dhcp": 67, "dhcp6": 547}
+    found |= {f"{name}/udp": asks(namespace, address, port, sources.get(name, 0)) for name, port in DATAGRAMS.items()}
+    return found | {"dhcp from elsewhere": asks(namespace, address, DATAGRAMS["dhcp"])}
+
+
+def of_daemons() -> dict[str, object]:
+    """Return the results for the node's daemons by place, and those of the node's own connections to the outside."""
+    return {
+        "loopback": reached_daemons("", "127.0.0.1"),
+        "own address": reached_daemons("", "10.1.1.1"),
+        "other node": reached_daemons("other", "10.1.1.1"),
+        "neighbour": reached_daemons("neighbour", "10.1.1.1"),
+        "neighbour6": reached_daemons("neighbour", "fd00::1"),
+        "extra network": reached_daemons("neighbour", "10.1.2.1"),
+        "ping": connect(Client(0, "neighbour", protocol=socket.IPPROTO_ICMP), "10.1.1.1", 0),
+        "outwards": connect(Client(PERSON), "10.1.1.3", 443),
+        "outwards6": connect(Client(PERSON), "fd00::3", 443),
+        "resolver": asks("", "10.1.1.3", RESOLVER),
+        "resolver6": asks("", "fd00::3", RESOLVER),
+        "answer from elsewhere": answer_from_elsewhere(),
+    }
+
+
+def answer_from_elsewhere() -> str:
+    """Return "open" if the node receives a packet of the neighbour that is not from the port that the node asked."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        asked.bind(("10.1.1.1", 0))
+        asked.settimeout(0.5)
+        asked.sendto(b"", ("10.1.1.3", 1))
+        connect(Client(0, "neighbour", RESOLVER + 1, socket.IPPROTO_UDP), "10.1.1.1", asked.getsockname()[1])
+        try:
+            asked.recv(64)
+        except TimeoutError:
+            return "silent"
+    return "open"
 
 
 PEOPLE = CALLERS | {"ann": ANN, "bob": BOB}
@@ -176,7 +251,11 @@ def of_ports() -> dict[str, object]:
 
 def main(kind: str, rules: str) -> None:
     """Start the services, apply the rules twice, connect, and print the results."""
-    if kind == "metadata":
+    if kind == "daemons":
+        servers = [serve(Client(uid), port) for uid, port in DAEMONS.values()]
+        servers += [serve_datagrams(Client(0), port) for port in DATAGRAMS.values()]
+        servers += [serve(Client(0, "neighbour"), 443), serve_datagrams(Client(0, "neighbour"), RESOLVER)]
+    elif kind == "metadata":
         servers = [serve(Client(0, "cloud"), port) for port in (80, 53)]
     else:
         servers = [serve(Client(uid), port) for uid, port in (SERVICES | OF_PEOPLE).values()]
@@ -187,7 +266,7 @@ def main(kind: str, rules: str) -> None:
         subprocess.run(["nft", "-f", rules], check=True)
         if kind != "metadata":
             subprocess.run(["ip", "netns", "exec", "other", "nft", "-f", rules], check=True)
-    found = {"metadata": of_metadata, "ports": of_ports, "people": of_people}[kind]()
+    found = {"metadata": of_metadata, "ports": of_ports, "people": of_people, "daemons": of_daemons}[kind]()
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True).stdout
     sys.stdout.write(json.dumps({**found, "tables": tables}))
     for server in servers:

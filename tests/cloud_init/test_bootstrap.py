@@ -219,6 +219,7 @@ READS = (
 """A stage that, like 60-munge, reads the hand-over."""
 SLURM = "TRAINYARD_OS=debian-13\nTRAINYARD_SCHEDULER=slurm\n"
 REASONS = "readonly drain_reason=TY:update\n"
+LOADED = "echo table inet trainyard_metadata; echo table inet trainyard_ports"
 NO_SCHEDULER = SLURM.replace("slurm", "none")
 
 
@@ -234,6 +235,7 @@ def node_with(root: Path, stages: dict[str, str], bundle: str = "b") -> NodeSand
     node.write(f"{folder}/kinds/worker-gpu/stages", "".join(f"{name}\n" for name in stages))
     for name, text in stages.items():
         node.write(f"{folder}/stages/{name}", text)
+    node.answer("nft", LOADED)
     if bundle == "birth":
         node.activate(bundle, "bootstrap", "place")
         return node
@@ -428,3 +430,13 @@ def test_bundle_without_the_nodes_kind_fails(tmp_path: Path) -> None:
     node.write("etc/trainyard/birth.env", PARAMETERS.replace("gpu", "cpu"))
     assert node.bootstrap().returncode == 1
     assert "the bundle has no parameters for this node: worker-cpu" in node.read("var/lib/trainyard/status.json")
+
+
+@pytest.mark.parametrize("missing", ["metadata", "ports"])
+def test_a_node_without_its_network_rules_is_not_ready(tmp_path: Path, missing: str) -> None:
+    node = node_with(tmp_path, {"60-y": READS})
+    node.answer("nft", LOADED.replace(missing, "other"))
+    assert node.bootstrap().returncode == 1
+    report = json.loads(node.read("var/lib/trainyard/status.json"))
+    assert (report["state"], report["stage"]) == ("failed", "rules")
+    assert "a table of the network rules is missing" in report["command"]

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.cloud_init.firewall_probe import ANN, BOB, CALLERS
+from tests.cloud_init.firewall_probe import ANN, BOB, CALLERS, DAEMONS, DATAGRAMS
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 from trainyard.project import ROOT
 
 OPEN = dict.fromkeys(CALLERS, "open")
+ON_HEAD = {"ROLE": "head", "SHARED_SOURCE": "", "SHARED_NFS": "4.2"}
 SERVICES_OPEN = dict.fromkeys(("metadata", "wire", "metadata6", "elsewhere", "dns", "udp"), "open")
 SERVICES_REFUSED = SERVICES_OPEN | dict.fromkeys(("metadata", "wire", "metadata6"), "refused")
 
@@ -54,11 +55,12 @@ def node(root: Path, answers: dict[str, str] | None = None) -> Sandbox:
     return made
 
 
-def rules(root: Path, kind: str, existing: str = "", people: str = "") -> Path:
+def rules(root: Path, kind: str, existing: str = "", people: str = "", **env: str) -> Path:
     """Run a stage. Return the path of its rules."""
     stage, made = {"metadata": "12-metadata", "ports": "62-ports"}[kind], node(root)
     made.write({"handover/people": people})
-    ran = made.run(stage, TEST_LEDGER=existing, TEST_HANDOVER=str(root / "handover")).passed()
+    env = {**ON_HEAD, "TEST_LEDGER": existing, "TEST_HANDOVER": str(root / "handover"), **env}
+    ran = made.run(stage, **env).passed()
     assert ran.commands[-1] == f"systemctl reload-or-restart trainyard-{kind}.service"
     return root / f"etc/trainyard/{kind}.nft"
 
@@ -127,7 +129,8 @@ def test_only_the_cluster_reaches_a_job(found: Found) -> None:
         for place in ("loopback", "loopback6", "own address"):
             assert got[place][name] == only(*trusted, others="silent"), place
         assert got["other node"][name] == only(*trusted, others="refused")
-        assert got["neighbour"][name] == got["neighbour6"][name] == {"root": "silent"}
+        outside = {"root": "silent" if found.is_existing_host else "refused"}
+        assert got["neighbour"][name] == got["neighbour6"][name] == outside
     assert got["mptcp"] == got["mptcp server"] == "silent"
     assert got["mptcp other"] == "refused"
     assert got["resvport"] == "open"
@@ -139,8 +142,9 @@ def test_other_programs_keep_their_connections(found: Found) -> None:
     for place in ("loopback", "loopback6", "own address"):
         assert got[place]["person"] == got[place]["low"] == OPEN, place
     assert got["other node"]["low"] == OPEN
+    outside = {"root": "open" if found.is_existing_host else "refused"}
     for place in ("neighbour", "neighbour6"):
-        assert got[place]["person"] == got[place]["low"] == {"root": "open"}, place
+        assert got[place]["person"] == got[place]["low"] == outside, place
     assert "table inet owner" in got["tables"]
 
 
@@ -172,7 +176,7 @@ def test_people_reach_only_their_own_jobs(tmp_path: Path) -> None:
             assert got[place][name] == only("root", "slurm", owner, refused=refused), (place, name)
         assert got[place]["ann's low port"] == only("root", "slurm", "ann"), place
         assert got[place]["low"] == dict.fromkeys(everybody, "open"), place
-    assert got["neighbour"]["job"] == got["extra network"]["job"] == {"root": "silent"}
+    assert (got["neighbour"]["job"], got["extra network"]["job"]) == ({"root": "refused"}, {"root": "silent"})
     assert got["same port"] == ["silent", "open"] * 2
 
 
@@ -190,12 +194,75 @@ def test_accounts_are_refused_while_the_record_is_full(tmp_path: Path) -> None:
     assert found["job"]["job"] == "open"
 
 
+DAEMONS_OPEN = dict.fromkeys((*DAEMONS, *(f"{name}/udp" for name in DATAGRAMS), "dhcp from elsewhere"), "open")
+FROM_OUTSIDE = {name: "silent" if "/udp" in name else "refused" for name in DAEMONS_OPEN} | {
+    **dict.fromkeys(("ssh", "dhcp/udp", "dhcp6/udp"), "open"),
+    "dhcp from elsewhere": "silent",
+}
+
+
+@namespaces
+@pytest.mark.parametrize("people", ["", PEOPLE])
+def test_other_machines_reach_only_ssh(tmp_path: Path, people: str) -> None:
+    assert answers("daemons", "-")["neighbour"] == DAEMONS_OPEN
+    got = answers("daemons", rules(tmp_path, "ports", people=people))
+    for place in ("loopback", "own address", "other node"):
+        assert got[place] == DAEMONS_OPEN, place
+    assert got["neighbour"] == got["neighbour6"] == FROM_OUTSIDE
+
+
+@namespaces
+@pytest.mark.parametrize("existing", ["", "yes"])
+def test_a_node_reaches_other_machines(tmp_path: Path, existing: str) -> None:
+    got = answers("daemons", rules(tmp_path, "ports", existing))
+    names = ("outwards", "outwards6", "resolver", "resolver6", "ping")
+    assert [got[name] for name in names] == ["open"] * 5
+    assert got["answer from elsewhere"] == ("open" if existing else "silent")
+
+
+@namespaces
+@pytest.mark.parametrize(
+    ("env", "closed"),
+    [
+        ({}, {"nfs", "slurmctld", "slurmd"}),
+        ({"ROLE": "worker"}, {"slurmctld", "slurmd"}),
+        ({"SHARED_SOURCE": "10.0.0.9:/x"}, {"slurmctld", "slurmd"}),
+        ({"SCHEDULER": "none"}, {"nfs"}),
+        ({"SCHEDULER": "none", "ROLE": "worker"}, set()),
+    ],
+)
+def test_on_existing_hosts_only_own_ports_are_closed(tmp_path: Path, env: dict[str, str], closed: set[str]) -> None:
+    got = answers("daemons", rules(tmp_path, "ports", "yes", **env))
+    assert got["other node"] == got["loopback"] == DAEMONS_OPEN
+    for place in ("neighbour", "neighbour6", "extra network"):
+        assert got[place] == DAEMONS_OPEN | dict.fromkeys(closed, "refused"), place
+
+
+def test_an_owners_nfs_server_stays_open(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("unit:nfs-server.service active=yes\n")
+    assert "dport { 6817-6819 }" in rules(tmp_path, "ports", str(tmp_path)).read_text()
+
+
+@namespaces
+@pytest.mark.parametrize("version", ["3", "4.1"])
+def test_only_servers_of_nfs_version_3_connect_back(tmp_path: Path, version: str) -> None:
+    got = answers("daemons", rules(tmp_path, "ports", SHARED_NFS=version, SHARED_SOURCE="10.1.1.3:/shared"))
+    assert got["neighbour"] == (DAEMONS_OPEN if version == "3" else FROM_OUTSIDE)
+
+
+@namespaces
+def test_a_new_node_is_admitted_by_the_next_hand_over(tmp_path: Path) -> None:
+    file = rules(tmp_path, "ports")
+    file.write_text(file.read_text().replace("10.1.1.2 }", "10.1.1.2, 10.1.1.3 }"))
+    assert answers("daemons", file)["neighbour"] == DAEMONS_OPEN
+
+
 def test_new_nodes_are_admitted(tmp_path: Path) -> None:
     assert "elements = { 10.1.1.1, 10.1.1.2 }" in rules(tmp_path, "ports").read_text()
     assert "$handover/" in (STAGES / "62-ports").read_text(), "passes.sh runs the stage again for a new hand-over"
 
 
 def test_a_kernel_without_nftables_fails_the_stage(tmp_path: Path) -> None:
-    ran = node(tmp_path, {"nft --check": "1 "}).run("62-ports", TEST_HANDOVER=str(tmp_path / "handover"))
+    ran = node(tmp_path, {"nft --check": "1 "}).run("62-ports", **ON_HEAD, TEST_HANDOVER=str(tmp_path / "handover"))
     assert ran.failure().startswith("fail nft rejects ")
     assert ran.calls("systemctl") == []

@@ -25,6 +25,9 @@ is_empty() {
   ((code == 2))
 }
 
+# nfs_ran_before: succeeds on an existing host whose owner already ran an NFS server.
+nfs_ran_before() { is_existing_host && grep -Eqs '^unit:nfs-server\.service[[:space:]].*active=yes' "$ledger/notes"; }
+
 # as_user NAME GROUP HOME COMMAND...: runs a command as a user, without a login session.
 as_user() { setpriv --reuid="$1" --regid="$2" --init-groups -- env HOME="$3" "${@:4}"; }
 

@@ -88,11 +88,25 @@ prune() {
   done
 }
 
-# finish: if no new bundle or hand-over has arrived during the pass, reports that the node is ready, and exits.
+# rules_are_loaded: succeeds if the kernel has the rules of 12-metadata and 62-ports, which another program could remove.
+rules_are_loaded() {
+  local tables
+  tables=$(nft list tables)
+  [[ $tables == *trainyard_metadata* && $tables == *trainyard_ports* ]]
+}
+
+# finish: if no new bundle or hand-over has arrived during the pass, reports that the node is ready, and exits. Fails if
+# the node has lost its network rules, which only a pass of all stages loads again.
 finish() {
   exec 8>/run/trainyard/handover.lock
   flock 8
   if ! has_news; then
+    if ! rules_are_loaded; then
+      echo 'nft list tables: a table of the network rules is missing. Fix: sudo systemctl restart trainyard-bootstrap' |
+        tee "$logs/rules.log" >/run/trainyard/failed-command
+      failed rules 1
+      exit 1
+    fi
     prune
     status ready "" 0
     console "trainyard-status: $TRAINYARD_NODE ready after $uptime s"
