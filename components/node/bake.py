@@ -22,7 +22,7 @@ _PROGRAM = installed("cloud-init/bake")
 _BEGIN = f"systemd-run --quiet --no-block --unit=trainyard-bake {BIRTH}/bake"
 """Starts the stages in the background, so that the boot can complete."""
 _RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)
-_INSTALLS_ONCE = frozenset({"44-containers", "45-transport"})
+_INSTALLS_ONCE = frozenset({"44-containers", "45-transport", "48-pyxis"})
 """Stages that run at every boot of a node, and also run on a builder to install software."""
 _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
 """Files that the builder's stages source. MIRRORS is missing, because it does not affect the finished image."""

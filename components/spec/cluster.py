@@ -210,6 +210,7 @@ class MirrorsSpec(Model):
     nvidia_cuda: Mirror = None
     nvidia_container_toolkit: Mirror = None
     nvidia_enroot: Mirror = None
+    nvidia_pyxis: Mirror = None
     google_cloud: Mirror = None
     pypi: Annotated[Mirror, Field(examples=["https://mirror.example.org/pypi/simple"])] = None
     """The Python package index that pip uses by default on every node."""

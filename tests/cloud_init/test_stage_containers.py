@@ -1,8 +1,10 @@
-"""The stage that prepares docker or enroot, with recorded commands. The stage has never run on a real cloud."""
+"""The stages that prepare containers, with recorded commands. These stages have never run on a real cloud."""
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -273,3 +275,58 @@ def test_nodes_without_pyxis_do_not_run_srun(tmp_path: Path, env: dict[str, str]
     Sandbox(tmp_path).write({"usr/share/pyxis/pyxis.conf": "required spank_pyxis.so\n"} if env else {})
     assert start_slurm(tmp_path, "exit 1", **env).passed().calls("systemctl")
     assert not (tmp_path / "read").exists()
+
+
+MAKEFILE = """\
+install:
+\techo compiled >>{root}/compiled
+\tmkdir -p {root}/usr/local/share/pyxis
+\techo 'required /usr/local/lib/slurm/spank_pyxis.so' >{root}/usr/local/share/pyxis/pyxis.conf
+"""
+PYXIS = "https://github.com/NVIDIA/pyxis/archive/refs/tags"
+
+
+def compile_pyxis(root: Path, sums: str | None = "true", slurm: str = "24.11.5-4", **env: str) -> Ran:
+    """Run stage 48-pyxis with a stand-in for the release, which has another hash. `sums` replaces sha256sum."""
+    content = MAKEFILE.format(root=root).encode()
+    entry = tarfile.TarInfo("pyxis-0.24.0/Makefile")
+    entry.size = len(content)
+    with tarfile.open(root / "release.tar.gz", "w:gz") as archive:
+        archive.addfile(entry, io.BytesIO(content))
+    sandbox = Sandbox(root, ("apt-get",))
+    sandbox.programs["curl"] = f'printf "%s\\n" "${{@: -1}}" >>{root}/fetched; cat {root}/release.tar.gz'
+    sandbox.programs["dpkg-query"] = f"[[ $* == *' slurm-client' ]] && printf '{slurm}'"
+    if sums is not None:
+        sandbox.programs["sha256sum"] = f"cat >>{root}/sums; {sums}"
+    return sandbox.run("48-pyxis", **{**GROUP, "CONTAINERS": "enroot", **env})
+
+
+@pytest.mark.parametrize("env", [{}, {"ROLE": "head", "GROUP": ""}, {"BAKING": "1"}])
+def test_pyxis_is_compiled_once_for_each_version_of_slurm(tmp_path: Path, env: dict[str, str]) -> None:
+    ran = compile_pyxis(tmp_path, MIRRORS=f"s#{PYXIS}#http://m/pyxis#", **env).passed()
+    assert (tmp_path / "fetched").read_text() == "http://m/pyxis/v0.24.0.tar.gz\n"
+    assert f"{INSTALL} gcc libc6-dev make libslurm-dev=24.11.5-4" in ran.commands
+    assert (tmp_path / "sums").read_text().startswith("b406327c")
+    assert compile_pyxis(tmp_path, **env).passed().commands == []
+    assert (tmp_path / "compiled").read_text() == "compiled\n"
+    compile_pyxis(tmp_path, slurm="24.11.6-1", **env).passed()
+    assert (tmp_path / "compiled").read_text() == "compiled\n" * 2
+    assert list((tmp_path / "run/trainyard").glob("pyxis*")) == []
+
+
+def test_pyxis_with_another_hash_is_not_compiled(tmp_path: Path) -> None:
+    assert "does not have the SHA-256 hash b406" in compile_pyxis(tmp_path, sums=None).failure()
+    assert not (tmp_path / "compiled").exists()
+
+
+@pytest.mark.parametrize("path", ["usr/share/pyxis/pyxis.conf", "usr/local/share/pyxis/pyxis.conf"])
+def test_pyxis_of_the_image_is_kept(tmp_path: Path, path: str) -> None:
+    Sandbox(tmp_path).write({path: "required spank_pyxis.so\n"})
+    assert compile_pyxis(tmp_path).passed().commands == []
+    assert not (tmp_path / "fetched").exists()
+
+
+@pytest.mark.parametrize("env", [{"SCHEDULER": "none"}, {"TEST_LEDGER": "yes"}])
+def test_pyxis_is_not_installed_without_slurm_or_on_existing_hosts(tmp_path: Path, env: dict[str, str]) -> None:
+    assert compile_pyxis(tmp_path, **env).passed().commands == []
+    assert not (tmp_path / "fetched").exists()
