@@ -22,7 +22,7 @@ BUSY = '{"node":"head","state":"running"}'
 
 
 def bundle(word: str) -> bytes:
-    return tar({"place": "#!/bin/bash\n", "word": f"{word}\n"})
+    return tar({"place": '#!/bin/bash\ncat "${0%/*}/word" >>"${PLACED:-/dev/null}"\n', "word": f"{word}\n"})
 
 
 def hand_over(key: str = "one", archive: bytes | None = None, **files: bytes) -> dict[str, bytes]:
@@ -38,11 +38,11 @@ def hand_over(key: str = "one", archive: bytes | None = None, **files: bytes) ->
 
 
 def send(
-    node: NodeSandbox, files: dict[str, bytes], bootstrap: str = "active", status: str = READY
+    node: NodeSandbox, files: dict[str, bytes], bootstrap: str = "active", status: str = READY, **env: str
 ) -> subprocess.CompletedProcess[str]:
     node.answer("systemctl", f'[ "$1" != show ] || echo {bootstrap}')
     node.write("var/lib/trainyard/status.json", status)
-    return node.run("sbin/trainyard-receive", input=pack(files))
+    return node.run("sbin/trainyard-receive", input=pack(files), PLACED=str(node.root / "placed"), **env)
 
 
 @pytest.fixture
@@ -116,6 +116,34 @@ def test_rejected_hand_over_changes_nothing(node: NodeSandbox, files: dict[str, 
     assert active(node) == "first"
     assert node.read("var/lib/trainyard/handover/complete") == before
     assert restarted(node) == []
+
+
+KILLER = """
+set -o functrace
+trap '((++COMMANDS != {number})) || kill -9 $$' DEBUG
+"""
+
+
+def test_hand_over_that_was_killed_is_applied_by_the_next_one(node: NodeSandbox) -> None:
+    """The program is killed before each of its commands in turn, and then receives the same content again. A Ctrl-C
+    during `pulumi up` closes the connection, which kills the program as well."""
+    node.write("killer", "")
+    for number in range(1, 200):
+        key = f"key {number}"
+        files = hand_over(key, bundle(key))
+        (node.root / "run/trainyard/handed-over").unlink(missing_ok=True)
+        node.write("killer", KILLER.format(number=number))
+        done = send(node, files, BASH_ENV=str(node.root / "killer"))
+        if done.returncode == 0:
+            break
+        assert done.returncode == -9, done.stderr
+        before = restarted(node)
+        assert send(node, files).returncode == 0
+        assert restarted(node) or before, f"the bootstrap was not restarted after a kill before command {number}"
+        assert (node.root / "run/trainyard/handed-over").exists()
+        assert (node.read("var/lib/trainyard/handover/keys/trainer"), active(node)) == (key, key)
+        assert node.read("placed").split("\n")[-2] == key
+    assert 30 < number < 199
 
 
 def test_interrupted_hand_over_changes_nothing(node: NodeSandbox) -> None:
