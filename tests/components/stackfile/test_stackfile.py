@@ -395,6 +395,8 @@ def no_resources() -> Iterator[None]:
 @pytest.fixture
 def configure(no_resources: None, monkeypatch: pytest.MonkeyPatch) -> Configure:
     """Set Pulumi's configuration as the engine does: sections as JSON, other values as text."""
+    # The local cluster of another checkout may use the ports of the committed stack.
+    monkeypatch.setattr("components.platforms.local.computer.port_in_use", lambda _: False)
 
     def configured(config: dict[str, Any], secret: list[str] | None = None) -> None:
         texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}

@@ -57,6 +57,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return {stack: Resources(steps=()) for stack in stacks}
 
     monkeypatch.setattr(reports, "preview_all", preview_all)
+    # The local cluster of another checkout may use the ports of the committed stack.
+    monkeypatch.setattr("components.platforms.local.computer.port_in_use", lambda _: False)
     return previewed
 
 
