@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from tests.cloud_init.stage_sandbox import Ran, Sandbox
 from tests.components.stackfile.test_people import plan_of
 from tests.people import person, public_key
 
-ENV = {"CLUSTER": "yard", "HEAD_NAME": "yard-head", "HEAD_IP": "10.77.0.4"}
+ENV = {"NODE": "yard-gpu-0", "CLUSTER": "yard", "HEAD_NAME": "yard-head", "HEAD_IP": "10.77.0.4"}
 ACCOUNTS = "root:x:0:0::/root:/bin/bash\ntrainer:x:2000:2000::/home/trainer:/bin/bash\n"
 GROUP = "root:x:0:\ntrainer:x:2000:\n"
 ANN = person("ann", accounts=["vision"])
@@ -19,6 +22,14 @@ BOB = person("bob", admin=True)
 OF_ANN = "ann:x:23870:2001::/shared/people/ann/home:/bin/bash\n"
 PEOPLE = "people:x:2001:\n"
 FOLDER = "23870 /shared/people/ann\n"
+PAM = """\
+account    required     pam_nologin.so
+@include common-account
+session    required     pam_loginuid.so
+@include common-session
+session    required     pam_limits.so
+"""
+"""The lines in question of Debian 13's /etc/pam.d/sshd (openssh-server 1:10.0p1-7+deb13u4, read 2026-11-26)."""
 PROGRAMS = (
     "install",
     "useradd",
@@ -53,10 +64,15 @@ class Node:
         }
         self.sandbox = Sandbox(root, (*PROGRAMS, "sshd", "getent"), answers)
         self.sandbox.write({"etc/passwd": ACCOUNTS + passwd, "etc/group": GROUP + group, "etc/skel/.bashrc": "x=1\n"})
+        self.sandbox.write({"etc/pam.d/sshd": PAM})
         (root / "shared").mkdir(exist_ok=True)
 
     def run(
-        self, *users: dict[str, object], role: str = "head", job_user_key: str = "ssh-ed25519 AAAA user@yard"
+        self,
+        *users: dict[str, object],
+        role: str = "head",
+        job_user_key: str = "ssh-ed25519 AAAA user@yard",
+        os: str = "debian-13",
     ) -> Ran:
         plan = plan_of(*users)
         files = {"people": people.render_people(plan), **people.render_keys(plan, job_user_key)}
@@ -66,7 +82,7 @@ class Node:
         for old in (folder / "keys").iterdir():
             if f"keys/{old.name}" not in files:
                 old.unlink()
-        return self.sandbox.run("66-people", **ENV, ROLE=role, TEST_HANDOVER=str(folder))
+        return self.sandbox.run("66-people", **ENV, ROLE=role, OS=os, TEST_HANDOVER=str(folder))
 
     def read(self, path: str) -> str | None:
         return self.sandbox.read(path)
@@ -221,3 +237,114 @@ def test_folder_of_people_must_belong_to_root(tmp_path: Path, found: str) -> Non
     assert message.startswith(
         f"fail /shared/people must be a folder of root in which nobody else can write, but it is: {found}"
     )
+
+
+def test_only_people_need_a_job_to_log_in_to_a_worker(tmp_path: Path) -> None:
+    node = Node(tmp_path, ANN, BOB)
+    for users, condition in (((ANN, BOB), "gid eq 2001 user notin bob"), ((ANN,), "gid eq 2001")):
+        node.run(*users, role="worker").passed()
+        for phase in ("account [success=ignore default=3]", "session [success=1 default=ignore]"):
+            file = f"etc/pam.d/trainyard-{phase.split()[0]}"
+            assert str(node.read(file)).startswith(f"{phase} pam_succeed_if.so quiet {condition}\n")
+        # The module must be the last one for accounts, and common-session must not be included a second time.
+        assert node.read("etc/pam.d/sshd") == (
+            PAM.replace("common-session", "trainyard-session") + "@include trainyard-account\n"
+        )
+
+
+@pytest.mark.parametrize(("role", "system"), [("head", "debian-13"), ("worker", "ubuntu-22.04")])
+def test_logins_need_no_job_elsewhere(tmp_path: Path, role: str, system: str) -> None:
+    node = Node(tmp_path, ANN, owners="0 /shared/people/ann\n")
+    node.run(ANN, role=role, os=system).passed()
+    assert node.read("etc/pam.d/sshd") == PAM
+    assert node.read("etc/pam.d/trainyard-account") is None
+
+
+def test_a_worker_with_other_rules_for_logins_fails(tmp_path: Path) -> None:
+    node = Node(tmp_path, ANN)
+    node.sandbox.write({"etc/pam.d/sshd": "session include common-session\n"})
+    ran = node.run(ANN, role="worker")
+    assert "must contain the line `@include common-session`" in ran.failure()
+    assert ran.calls("useradd") == []
+
+
+SERVE = """
+set -e
+cd "$0"
+mount -t tmpfs -o mode=755 none /run
+mkdir /run/sshd
+ip link set lo up
+for name in passwd group shadow; do mount --bind "etc/$name" "/etc/$name"; done
+mount --bind etc/pam.d /etc/pam.d
+mount --bind secrets /root
+ssh-keygen -q -t ed25519 -N '' -f /root/host
+ssh-keygen -q -t ed25519 -N '' -f /root/key
+cp /root/key.pub /run/keys
+/usr/sbin/sshd -f /dev/null -o ListenAddress=127.0.0.1 -o HostKey=/root/host -o UsePAM=yes -o PidFile=none \
+  -o PasswordAuthentication=no -o KbdInteractiveAuthentication=no -o AuthorizedKeysFile=/run/keys
+for user in ann bob trainer root; do
+  echo "== $user"
+  ssh -i /root/key -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/root/known_hosts \
+    -o LogLevel=INFO "$user@127.0.0.1" 'echo "in, common-session: ${COMMON_SESSION-no}"' 2>&1 | grep -v known || true
+done
+"""
+"""Runs a real sshd on the loopback interface of a new network namespace, and logs in as several users."""
+
+
+def can_serve() -> bool:
+    """Return whether this test can run sshd with its own accounts and rules."""
+    programs = ("/usr/sbin/sshd", "unshare", "ssh", "ip")
+    if os.geteuid() != 0 or not all(map(shutil.which, programs)):
+        return False
+    probed = subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True, check=False
+    )
+    return probed.returncode == 0
+
+
+def logins(node: Node, with_job: str) -> dict[str, str]:
+    """Return what each user sees. pam_listfile replaces Slurm's module: a user has a job if the file has the name."""
+    etc = node.root / "etc"
+    jobs = etc / "with-job"
+    jobs.write_text(f"{with_job}\n")
+    account = etc / "pam.d/trainyard-account"
+    text = account.read_text()
+    start = text.index("pam_slurm_adopt.so")
+    module = f"pam_listfile.so item=user sense=allow onerr=fail file={jobs}"
+    account.write_text(text[:start] + module + text[text.index("\n", start) :])
+    (etc / "session.conf").write_text("COMMON_SESSION DEFAULT=yes\n")
+    rules = {
+        "common-account": "account required pam_permit.so\n",
+        "common-auth": "auth required pam_permit.so\n",
+        "common-session": f"session required pam_env.so conffile={etc}/session.conf\n",
+        "other": "",
+    }
+    for name, lines in rules.items():
+        (etc / "pam.d" / name).write_text(lines)
+    own = "ann:x:23870:2001::/tmp:/bin/bash\nbob:x:28650:2001::/tmp:/bin/bash\ntrainer:x:2000:2000::/tmp:/bin/bash\n"
+    for name, lines in (("passwd", own), ("group", "people:x:2001:\n")):
+        (etc / name).write_text(Path("/etc", name).read_text() + lines)
+    names = [line.split(":")[0] for line in (etc / "passwd").read_text().splitlines()]
+    (etc / "shadow").write_text("".join(f"{name}:*:19000:0:99999:7:::\n" for name in names))
+    (node.root / "secrets").mkdir(mode=0o700, exist_ok=True)
+    command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", SERVE, str(node.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return dict(part.split("\n", 1) for part in done.stdout.split("== ")[1:])
+
+
+@pytest.mark.skipif(not can_serve(), reason="needs root and sshd")
+@pytest.mark.parametrize("with_job", ["ann", ""])
+def test_sshd_admits_a_person_only_with_a_job(tmp_path: Path, with_job: str) -> None:
+    node = Node(tmp_path, ANN, BOB)
+    node.run(ANN, BOB, role="worker").passed()
+    tmp_path.chmod(0o755)
+    found = logins(node, with_job)
+    common = "in, common-session: yes\n"
+    assert (found["bob"], found["trainer"], found["root"]) == (common, common, common)
+    if with_job:
+        assert found["ann"] == "in, common-session: no\n"
+    else:
+        assert found["ann"].startswith("No job of ann is running on ")
+        assert "`yard ssh` without a node" in found["ann"]
+        assert "common-session" not in found["ann"]

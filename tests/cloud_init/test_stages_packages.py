@@ -66,6 +66,17 @@ def test_apt_update_waits_warns_or_fails(
 APT_NODE = {"ROLE": "worker", "GROUP": "gpu", "OS": "debian-13", "GPU_DEVICE": "/dev/nvidia", "SCHEDULER": "none"}
 
 
+@pytest.mark.parametrize(
+    ("env", "has_module"),
+    [({}, True), ({"ROLE": "head"}, False), ({"TEST_LEDGER": "yes"}, False), ({"SCHEDULER": "none"}, False)],
+)
+def test_created_workers_have_slurms_module_for_logins(tmp_path: Path, env: dict[str, str], has_module: bool) -> None:
+    (tmp_path / "usr/sbin").mkdir(parents=True)
+    node = Sandbox(tmp_path, ("apt-get", "systemctl", "chmod"))
+    ran = node.run("20-apt", **APT_NODE | {"SCHEDULER": "slurm"} | env).passed()
+    assert (" libpam-slurm-adopt" in ran.calls("apt-get -q -y")[0]) is has_module
+
+
 @pytest.mark.parametrize("code", ["0", "1"])
 def test_node_is_set_up_despite_a_broken_archive(tmp_path: Path, code: str) -> None:
     (tmp_path / "usr/sbin").mkdir(parents=True)

@@ -161,11 +161,38 @@ def node_of(cluster: Project, job: Mapping[str, Any]) -> str:
     return cluster.job_field(job["id"], "NodeList")
 
 
+def as_person(name: str, line: str) -> str:
+    """Return a command with which the admin runs a shell command as a person, without a login."""
+    return f"sudo setpriv --reuid={name} --regid=people --init-groups env -C / bash -c {shlex.quote(line)}"
+
+
 @pytest.mark.parametrize("node", [HEAD, FIRST, SECOND])
-def test_each_person_has_the_same_account_on_every_node(team: Team, node: str) -> None:
-    line = "id -un; id -u; id -gn; stat -c '%a %U' ~; touch ~/x"
-    assert team.ann.on(node, line).split()[:5] == ["ann", "23870", "people", "700", "ann"]
-    assert team.bob.on(node, line).split()[:5] == ["bob", "28650", "people", "700", "bob"]
+def test_each_person_has_the_same_account_on_every_node(team: Team, cluster: Project, node: str) -> None:
+    line = "id -un; id -u; id -gn; stat -c '%a %U' /shared/people/$(id -un)/home; touch /shared/people/$(id -un)/home/x"
+    for name, uid in (("ann", "23870"), ("bob", "28650")):
+        assert cluster.on(node, as_person(name, line)).split()[:5] == [name, uid, "people", "700", name]
+    assert team.ann.on(HEAD, "pwd").split()[-1] == "/shared/people/ann/home"
+
+
+def test_people_log_in_to_a_worker_only_where_their_job_runs(
+    team: Team, job: Mapping[str, Any], cluster: Project
+) -> None:
+    node = node_of(cluster, job)
+    (other,) = {FIRST, SECOND} - {node}
+    said = team.ann.on(node, "echo job $SLURM_JOB_ID; cat /proc/self/cgroup")
+    assert f"job {job['id']}" in said
+    assert f"/job_{job['id']}/step_extern" in said
+    for person, place in ((team.ann, other), (team.bob, node), (team.bob, other)):
+        assert f"No job of {person.name} is running on {place}" in person.on(place, "echo inside", check=False)
+    # Slurm's own daemon is not needed for the logins of admins and of the job user.
+    cluster.on(other, "sudo systemctl stop slurmd")
+    try:
+        assert "session-" in team.boss.on(other, "cat /proc/self/cgroup")
+        assert cluster.yard("ssh", other, "--", "id -un").out.split()[-1] == "trainer"
+        assert "inside" not in team.ann.on(other, "echo inside", check=False)
+    finally:
+        cluster.on(other, "sudo systemctl start slurmd")
+    wait_until("the node", 60, lambda: cluster.states()[other] == "idle")
 
 
 def test_a_job_of_a_person_runs_on_two_nodes(team: Team) -> None:
@@ -183,15 +210,17 @@ def test_normal_work_is_not_refused(team: Team, job: Mapping[str, Any], cluster:
     rows = [line.split()[:3] for line in bob.yard("ps").out.splitlines()]
     assert [str(job["id"]), "ann", "long"] in rows
     assert [row[1:] for row in rows].count(["bob", "both"]) == 1
-    # The server in ann's job can be reached by ann, from both nodes.
-    assert [connects(ann, place, node_of(cluster, job)) for place in (FIRST, SECOND)] == ["open", "open"]
+    # The server in ann's job can be reached by ann, from all nodes.
+    node = node_of(cluster, job)
+    assert [connects(cluster, "ann", place, node) for place in (HEAD, FIRST, SECOND)] == ["open"] * 3
     accounts = cluster.on(HEAD, f"sacct -X -n -P -o user,account -j {job['id']}").split()
     assert accounts == ["ann|vision"]
 
 
-def connects(person: Person, place: str, node: str) -> str:
-    """Return "open", "refused" or "silent": the result of a connection to the port of ann's job."""
-    said = person.on(place, f"timeout 5 bash -c ': <>/dev/tcp/{node}/{PORT}' 2>&1; echo code $?", check=False)
+def connects(cluster: Project, name: str, place: str, node: str) -> str:
+    """Return "open", "refused" or "silent": the result of a person's connection to the port of ann's job."""
+    line = f"timeout 5 bash -c ': <>/dev/tcp/{node}/{PORT}' 2>&1; echo code $?"
+    said = cluster.on(place, as_person(name, line), check=False)
     return "refused" if "refused" in said else {"0": "open", "124": "silent"}.get(said.split()[-1], said)
 
 
@@ -199,9 +228,6 @@ def attempts(job: Mapping[str, Any], node: str) -> dict[str, str]:
     """Return bob's attempts at ann's job by name: shell commands that print "crossed" or the secret if they succeed."""
     number, folder = job["id"], job["run_dir"]
     ids, person = f"{folder.rpartition('/')[0]}/.ids", "/shared/people/ann"
-    process = (
-        "p=$(pgrep -u ann -f http.server | head -n 1); cat /proc/$p/environ && echo crossed; kill $p && echo crossed"
-    )
     found = {
         "list the folder": f"ls {folder}",
         "read the log": f"cat {folder}/job.log",
@@ -223,10 +249,10 @@ def attempts(job: Mapping[str, Any], node: str) -> dict[str, str]:
         "drain a node": f"scontrol update nodename={node} state=drain reason=x",
         "use sudo": "sudo -n id",
         "log in as ann": f"ssh -o BatchMode=yes ann@{node} true",
+        "log in to the node of ann's job": f"ssh -o BatchMode=yes {node} true",
         "change a shared environment": "mkdir /shared/envs/torch-000000000000",
     }
     lines = {name: f"{line} && echo crossed" for name, line in found.items()}
-    lines["read and end a process"] = f"ssh -o BatchMode=yes {node} {shlex.quote(process)}"
     lines["cancel"] = f"scancel {number}; sleep 1; squeue -h -j {number} -o %T | grep -q RUNNING || echo crossed"
     return lines
 
@@ -241,7 +267,11 @@ def test_attempts_across_the_border_are_refused(team: Team, job: Mapping[str, An
     assert {name: text for name, text in results.items() if {"crossed", SECRET} & set(text.split())} == {}
     for words in (("cancel", str(job["id"])), ("logs", str(job["id"])), ("cp", f"{job['id']}:result", "here")):
         assert "belongs to ann" in team.bob.yard(*words, check=False).out
-    assert [connects(team.bob, place, node) for place in (FIRST, SECOND)] == ["silent", "silent"]
+    assert [connects(cluster, "bob", place, node) for place in (HEAD, FIRST, SECOND)] == ["silent"] * 3
+    process = "p=$(pgrep -u ann -f http.server | head -n 1); cat /proc/$p/environ; kill $p && echo crossed; echo end"
+    words_of_bob = cluster.on(node, as_person("bob", process) + " 2>&1").split()
+    assert words_of_bob[-1] == "end"
+    assert not {"crossed", SECRET} & set(words_of_bob)
     assert cluster.job_state(job) == "RUNNING"
     assert set(cluster.states().values()) <= {"idle", "mixed", "allocated"}
 
@@ -255,11 +285,15 @@ def test_a_group_reads_a_job_that_is_readable_for_it(team: Team) -> None:
     assert "Permission denied" in team.bob.on(HEAD, f"cat {found['run_dir']}/job.sbatch 2>&1", check=False)
 
 
-def test_an_admin_reads_and_cancels_jobs_of_others(team: Team) -> None:
+def test_an_admin_reads_and_cancels_jobs_of_others(team: Team, cluster: Project) -> None:
     found = team.bob.start(LONG)
+    node = node_of(cluster, found)
+    team.bob.on(node, "nohup setsid sleep 987 >/dev/null 2>&1 & echo $!")
     assert f"bob has {SECRET}" in team.boss.yard("logs", str(found["id"])).out
     team.boss.yard("cancel", str(found["id"]))
     wait_until("the end of the job", 120, lambda: "CANCELLED" in team.bob.yard("logs", "--json", "last").out)
+    # The login was part of the job.
+    wait_until("the end of the login", 60, lambda: not cluster.on(node, "pgrep -u bob || true").strip())
     assert "uid=0(root)" in team.boss.on(HEAD, "sudo -n id")
 
 
@@ -268,8 +302,9 @@ def test_a_person_is_added_while_jobs_run(team: Team, job: Mapping[str, Any], cl
     starts = f"sudo grep -c ' start ' {job['run_dir']}/events"
     done = deploy(cluster, team.ann, team.bob, team.boss, team.carl)
     team.carl.receive()
-    for node in (HEAD, FIRST, SECOND):
-        assert team.carl.on(node, "id -un").split()[-1] == "carl"
+    assert team.carl.on(HEAD, "id -un").split()[-1] == "carl"
+    for node in (FIRST, SECOND):
+        assert cluster.on(node, "id -u carl; cat /etc/trainyard/authorized_keys/carl").count("ssh-ed25519") == 1
     assert "carl" in team.carl.yard("run", "--gpus", "0", "--time", "2m", "--", "id", "-un", seconds=300).out
     assert {node: cluster.pid(node) for node in before} == before
     assert cluster.job_state(job) == "RUNNING"
@@ -280,7 +315,8 @@ def test_a_person_is_added_while_jobs_run(team: Team, job: Mapping[str, Any], cl
 
 def test_a_removed_person_is_locked_and_keeps_the_files(team: Team, job: Mapping[str, Any], cluster: Project) -> None:
     found = team.bob.start(LONG)
-    team.bob.on(SECOND, "nohup sleep 1000 >/dev/null 2>&1 & echo $!")
+    for node in (HEAD, node_of(cluster, found)):
+        team.bob.on(node, "nohup sleep 1000 >/dev/null 2>&1 & echo $!")
     cluster.edit(lambda spec: spec.update(users=[person.entry for person in (team.ann, team.boss, team.carl)]))
     warning = "`pulumi up` locks the account, and ends all sessions and jobs of bob"
     assert warning in cluster.stack("preview").out

@@ -43,7 +43,9 @@ def ssh(
     if remote.stack.cluster.head.tunnel and not as_json:
         # Unlike `ssh`, `run` prints why a tunnel failed. `run` also opens the shared connection.
         remote.run("true")
-    argv = remote.argv(shell(words) if words else None, remote.host(node, admin=admin))
+    # A worker's banner states why a person cannot log in. ssh hides it at the log level of the configuration.
+    shows = ("-o", "LogLevel=INFO") if node and remote.stack.login else ()
+    argv = remote.argv(shell(words) if words else None, remote.host(node, admin=admin), *shows)
     if as_json:
         say_json({"argv": argv})
         return

@@ -120,6 +120,14 @@ def test_ssh_uses_a_persons_own_keys(as_person: As) -> None:
         Remote(loaded).host(None, admin=True)
 
 
+def test_a_worker_can_explain_a_refused_login_to_a_person(as_person: As, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_person("ann")
+    assert json.loads(printed("ssh", "--json", "yard-gpu-0"))["argv"][-3:] == ["-o", "LogLevel=INFO", "yard-gpu-0"]
+    monkeypatch.delenv(USER_VARIABLE)
+    monkeypatch.delenv("TRAINYARD_OUTPUTS")
+    assert "LogLevel=INFO" not in json.loads(printed("ssh", "--json", "yard-gpu-0"))["argv"]
+
+
 def test_an_admin_has_sudo_with_the_own_login(as_person: As) -> None:
     loaded = as_person("root1")
     assert Remote(loaded).host(None, admin=True) == "yard-head-admin"
