@@ -38,6 +38,7 @@ STACKS: dict[str, dict[str, Any]] = {
 }
 COMMON = {
     "scheduler": "slurm",
+    "containers": "none",  # enroot and pyxis are downloaded from github.com
     "network": {"cidr": "10.77.0.0/20"},
     "access": {"allow_ssh_from": ["198.51.100.0/24"], "via": "public"},
 }
