@@ -13,15 +13,17 @@ import pytest
 import yaml
 
 from components.node.user_data import JOB_USER
-from tests.integration.project import Project
+from tests.integration.project import Project, wait_until
+from tests.integration.survivors import SLEEPING, finish, job_file, starts, wait_saved
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
+SPOT = {"kind": "spot"}
 STACKS: dict[str, dict[str, Any]] = {
     "gcp": {
         "platform": {"provider": "gcp", "project": "my-project", "zone": "us-central1-f", "protect_storage": False},
         "head": {"machine": "n2-standard-8"},
-        "nodes": {"gpu": {"machine": "a2-highgpu-8g", "count": 2, "placement": "none"}},
+        "nodes": {"gpu": {"machine": "a2-highgpu-8g", "count": 2, "placement": "none", "capacity": SPOT}},
         "storage": {"shared": {"kind": "filestore", "size_gib": 10240}},
     },
     "azure": {
@@ -32,7 +34,7 @@ STACKS: dict[str, dict[str, Any]] = {
             "protect_storage": False,
         },
         "head": {"machine": "Standard_D8s_v5"},
-        "nodes": {"gpu": {"machine": "Standard_ND96amsr_A100_v4", "count": 2}},
+        "nodes": {"gpu": {"machine": "Standard_ND96amsr_A100_v4", "count": 2, "placement": "none", "capacity": SPOT}},
         "storage": {"shared": {"kind": "head_nfs", "size_gib": 1024}},
     },
 }
@@ -118,3 +120,19 @@ def test_users_cannot_reach_the_metadata_service(booted: BootedProject) -> None:
     assert booted.on(node, look).split()[-1] == "refused"
     assert booted.on(node, f"sudo -u {JOB_USER} {look}").split()[-1] == "refused"
     assert booted.on(node, f"sudo {look}").split()[-1] == "reached"
+
+
+def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Path) -> None:
+    """The cloud stops the machine of rank 1. The next `pulumi up` starts it, and the job continues."""
+    head, name = f"{booted.provider}-head", f"{booted.provider}-gpu-1"
+    job = booted.submit(job_file(tmp_path, "spot", nodes=2, gpus_per_node=0, retries=2, run=SLEEPING))
+    wait_saved(booted, head, job, ranks=2)
+    faults = booted.home / "clouds" / booted.name / "faults.yaml"
+    faults.write_text(yaml.safe_dump([{"fault": "evicted", "name": name}]))
+    booted.cloud("refresh")
+    wait_until("the job to wait", 300, lambda: "PENDING" in booted.on(head, f"squeue -h -j {job['id']} -o %T"))
+    booted.cloud("up")
+    output = finish(booted, job, 600)
+    assert "rank 0 continues from step 3" in output
+    assert "rank 1 continues from step 3" in output
+    assert len(starts(booted, head, job)) == 2
