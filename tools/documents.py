@@ -24,6 +24,7 @@ from yard.preview.engine import Step
 from yard.prices import PriceChange
 from yard.repair.steps import Case, Decision
 from yard.run.bench import Record
+from yard.run.fair_use import Usage
 from yard.run.goodput import Goodput
 from yard.run.queue import Job
 from yard.stack.hosts import ScannedKey
@@ -167,6 +168,7 @@ DOCUMENTS: Mapping[str, Any] = {
     | LOG_LINE | ENDED_JOB | CANCELLATION,
     "sync": _document("Sync", dest=str, files=int, changed=Texts, deleted=Texts, left_out=Texts, dry_run=bool),
     "undrain": CHANGED_NODES,
+    "usage": _list(_document("UsedHours", "`usd` is null if the price of a machine is unknown.", Usage)),
     "wait": ENDED_JOB,
 }
 # fmt: on

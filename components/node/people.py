@@ -1,13 +1,17 @@
-"""Renders the hand-over's files about people: their accounts, their keys, and the accounts in Slurm's accounting."""
+"""Renders the hand-over's files about people: their accounts, keys and limits, and Slurm's accounts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan
-from components.spec.people import PEOPLE, accounts_of, gid_of
+from components.spec.people import PEOPLE, FairUseSpec, accounts_of, gid_of
 
 PEOPLE_GID = 2001
 """The gid of the people's primary group. The uids are in components/spec/people.py."""
+QOS = "person-"
+"""Before the name of a person, the name of the QOS that counts this person's GPUs (yard/run/fair_use.py)."""
 
 
 def render_people(plan: ClusterPlan) -> str:
@@ -30,20 +34,59 @@ def render_keys(plan: ClusterPlan, job_user_key: str) -> dict[str, str]:
 
 
 def render_accounts(plan: ClusterPlan) -> dict[str, str]:
-    """Return sacctmgr's commands that create the accounts and their users, and the rows `ACCOUNT|USER` of all users.
+    """Return sacctmgr's commands that create the accounts and their users, the rows `ACCOUNT|USER` of all users, and
+    sacctmgr's commands that set all limits.
 
-    accounts.sh runs the commands on the head. They do not change accounts and users that exist. The job user belongs to
-    the account of the people without accounts. An administrator in Slurm can cancel all jobs.
+    accounts.sh runs the commands on the head. The first ones do not change accounts and users that exist. The job user
+    has an own account without limits, because `pulumi up` runs its jobs. An administrator in Slurm can cancel all jobs.
     """
     users = [(user.name, user.accounts or (PEOPLE,), user.admin) for user in plan.users]
-    users.append((JOB_USER, (PEOPLE,), False))
-    lines = [f"add cluster {plan.name}", f"add account {','.join([PEOPLE, *accounts_of(plan.users)])}"]
-    for name, accounts, is_admin in users:
+    shared = [PEOPLE, *accounts_of(plan.users)]
+    lines = [f"add cluster {plan.name}", f"add account {','.join([*shared, JOB_USER])}"]
+    for name, accounts, is_admin in [*users, (JOB_USER, (JOB_USER,), False)]:
         level = "Administrator" if is_admin else "None"
         lines.append(f"add user {name} account={','.join(accounts)} defaultaccount={accounts[0]}")
         lines.append(f"modify user where name={name} set defaultaccount={accounts[0]} adminlevel={level}")
-    rows = {f"{account}|{name}" for name, accounts, _ in users for account in accounts} | {"root|root"}
+    lines += [f"add qos {QOS}{name}" for name, *_ in users]
+    rows = {f"{account}|{name}" for name, accounts, _ in users for account in accounts}
     return {
-        "accounts/commands": "".join(f"{line}\n" for line in lines),
-        "accounts/rows": "".join(f"{row}\n" for row in sorted(rows)),
+        "accounts/commands": _lines(lines),
+        "accounts/rows": _lines(sorted(rows | {f"{JOB_USER}|{JOB_USER}", "root|root"})),
+        "accounts/limits": _lines(_limits(plan, shared)),
     }
+
+
+def _limits(plan: ClusterPlan, accounts: Sequence[str]) -> Iterator[str]:
+    """Yield the commands that set the limits of accounts and people. -1 removes a limit.
+
+    A person can have several accounts, so a person's GPUs are counted in a QOS, which only this person can use. If a
+    QOS limits a TRES, Slurm ignores the same kind of limit on that TRES in an account (_validate_tres_usage_limits in
+    slurmctld/acct_policy.c of 24.11.5, read 2026-11-26). Accounts therefore limit the TRES `billing`, which is a job's
+    number of GPUs (slurm.py). An account's time limit applies only to users who have none (the same file,
+    _acct_policy_validate), so users get the lower one. Tried with 22.05.8, 23.11.4 and 24.11.5 on 2026-11-26.
+    """
+    for account in accounts:
+        limits = plan.limits.accounts.get(account, FairUseSpec())
+        share = f"fairshare={limits.priority} {_counted('billing', limits)} {_wall(limits)}"
+        yield f"modify account where name={account} set {share}"
+    for user in plan.users:
+        limits, qos = plan.limits.of_person(user.name), f"{QOS}{user.name}"
+        # DenyOnLimit: a job that can never start is refused at once, also because of its account's limits.
+        yield f"modify qos where name={qos} set flags=DenyOnLimit {_counted('gres/gpu', limits)}"
+        for account in user.accounts or (PEOPLE,):
+            wall = _wall(limits, plan.limits.accounts.get(account, FairUseSpec()))
+            share = f"fairshare={limits.priority} qos={qos} defaultqos={qos} {wall}"
+            yield f"modify user where name={user.name} account={account} set {share}"
+
+
+def _counted(tres: str, limits: FairUseSpec) -> str:
+    gpus, hours = (-1 if limit is None else limit for limit in (limits.gpus, limits.gpu_hours_per_month))
+    return f"grptres={tres}={gpus} grptresmins={tres}={max(-1, hours * 60)}"
+
+
+def _wall(*limits: FairUseSpec) -> str:
+    return f"maxwall={min((each.minutes for each in limits if each.minutes is not None), default=-1)}"
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

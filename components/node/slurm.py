@@ -106,6 +106,23 @@ _COMMON = {
     ),
 }
 
+_FAIR_USE = {
+    # Jobs can use only the accounts of their user and, with `qos`, only the QOS of their user, which has the limits.
+    # `safe`: a job starts only if the GPU hours of the month last until its time limit. Otherwise, Slurm would end jobs
+    # that use up the hours (slurm.conf(5) of 24.11.5, read 2026-11-26).
+    "AccountingStorageEnforce": "limits,qos,safe",
+    # The limit of GPU hours and fair share use the same counters, which a decay would also reduce, so that the limit
+    # would not apply to a month. Without a decay, both count the usage since the first day of the month (_apply_decay
+    # and _reset_usage in plugins/priority/multifactor/priority_multifactor.c of 24.11.5, read 2026-11-26).
+    "PriorityType": "priority/multifactor",
+    "PriorityDecayHalfLife": "0",
+    "PriorityUsageResetPeriod": "MONTHLY",
+    # After seven days (PriorityMaxAge), a waiting job has gained as much as a tenth of the difference between the user
+    # with the least usage and the user with the most.
+    "PriorityWeightFairshare": "100000",
+    "PriorityWeightAge": "10000",
+}
+
 
 def render_slurm_conf(plan: ClusterPlan) -> str:
     """Return slurm.conf. Raises CatalogError if the Slurm version is not supported."""
@@ -120,8 +137,7 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
     if not confines(plan):
         values |= _UNCONFINED
     if plan.users:
-        # Jobs can use only the accounts of their user.
-        values["AccountingStorageEnforce"] = "associations"
+        values |= _FAIR_USE
     if plan.image.slurm_version >= _REQUEUES_SINCE:
         values["PrologFlags"] += ",ForceRequeueOnFail"
     if any(host.machine.gpus for host in plan.workers):
@@ -240,6 +256,9 @@ def _partition_line(plan: ClusterPlan, group: str, *, default: bool) -> str:
     share = f"DefMemPerCPU={machine.schedulable_memory_mib // machine.vcpus}"
     if machine.gpus and machine.vcpus >= machine.gpus:
         share += f" DefCpuPerGPU={machine.vcpus // machine.gpus}"
+    if plan.users and any(host.machine.gpus for host in plan.nodes):
+        # By default, `billing`, which fair share and the limits of accounts count, is the number of CPUs.
+        share += " TRESBillingWeights=GRES/gpu=1"
     first = "YES" if default else "NO"
     # On existing hosts, other accounts must not run jobs, because their uid can belong to a different account on
     # another host. The prolog also checks the group on each node, because SlurmUser can change a partition.

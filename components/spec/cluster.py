@@ -21,7 +21,7 @@ from components.spec.model import (
     PlatformSpec,
     is_private,
 )
-from components.spec.people import UserSpec
+from components.spec.people import FairUseSpec, PlainName, UserSpec
 from trainyard.errors import RuleError
 
 MAX_GROUPS = 7
@@ -162,13 +162,27 @@ class SharedStorageSpec(Model):
         return self
 
 
+_Limited = dict[PlainName, Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])]]
+
+
 class LimitsSpec(Model):
-    """Limits for the cluster."""
+    """Limits for the cluster, and for the people and Slurm accounts that use it."""
 
     max_usd_per_hour: Annotated[
         float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
     ] = None
     """How much machines, shared storage and gateway may cost at known list prices. A preview lists unknown prices."""
+    each_person: Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])] = FairUseSpec()
+    """The limits of each person. Keys in `people` replace them."""
+    people: _Limited = Field(default_factory=dict, examples=[{"ann": {"gpus": 8}}])
+    """Limits of people by name, over all their accounts. `null` removes a limit of `each_person`."""
+    accounts: _Limited = Field(default_factory=dict, examples=[{"vision": {"gpus": 16}}])
+    """Limits of Slurm accounts by name. They apply in addition to those of people."""
+
+    def of_person(self, name: str) -> FairUseSpec:
+        """Return the limits of a person."""
+        own = self.people.get(name, FairUseSpec())
+        return self.each_person.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
 
 class GatesSpec(Model):

@@ -117,6 +117,37 @@ class UserSpec(Model):
         return derived_id(self.name, FIRST_UID, LAST_UID) if self.uid is None else self.uid
 
 
+PlainName = Annotated[str, Field(pattern=_NAME, description=_LETTERS, examples=["ann"])]
+"""The name of a user or an account in `limits:`, where a check finds names that do not exist."""
+_MINUTES = {"m": 1, "h": 60, "d": 24 * 60}
+Amount = Annotated[int | None, Field(ge=0, le=10_000_000, strict=True, description="must be a whole number")]
+
+
+class FairUseSpec(Model):
+    """The limits of a person, or of a Slurm account, which all jobs in the account share."""
+
+    gpus: Annotated[Amount, Field(examples=[8])] = None
+    """The most GPUs that running jobs use at once."""
+    gpu_hours_per_month: Annotated[Amount, Field(examples=[1000])] = None
+    """The most GPU hours in a calendar month. A job starts only if the hours last until its time limit."""
+    time: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[1-9][0-9]{0,4}[mhd]$",
+            description="must be a number of minutes, hours or days, such as 30m, 12h or 2d",
+            examples=["2d"],
+        ),
+    ] = None
+    """The longest time limit of a job. Jobs without a time limit get this one."""
+    priority: Annotated[int, Field(ge=1, le=10_000, strict=True, description="must be a whole number")] = 1
+    """The share of the cluster, in relation to other accounts or other people of the same account."""
+
+    @property
+    def minutes(self) -> int | None:
+        """The longest time limit of a job, in minutes."""
+        return None if self.time is None else int(self.time[:-1]) * _MINUTES[self.time[-1]]
+
+
 def derived_id(name: str, first: int, last: int) -> int:
     """Return a number from `first` to `last` that depends only on the name.
 

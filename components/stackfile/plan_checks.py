@@ -19,6 +19,8 @@ from components.platforms.demand import (
     used_prices,
 )
 from components.platforms.registry import platform_facts
+from components.spec.explain import nearest
+from components.spec.people import PEOPLE, FairUseSpec, accounts_of
 from components.spec.people import conflicts as conflicts_of_users
 
 _KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"  # as long as a real public key
@@ -273,6 +275,27 @@ def users_supported(planned: Planned) -> Iterator[Broken]:
     """Only machines that the platform creates have accounts for people, because their uids are not in use."""
     if planned.plan.users and planned.plan.uses_existing_hosts:
         yield Broken(path="cluster.users", rule="existing hosts have accounts of their owner, whose uids can be in use")
+
+
+@check("limits-known", Level.ERROR, "write {similar}", "use one of {known}", "remove it, or add `users`")
+def limits_known(planned: Planned) -> Iterator[Broken]:
+    """The people and accounts in `limits` exist."""
+    plan, limits = planned.plan, planned.plan.limits
+    if limits.each_person != FairUseSpec() and not plan.users:
+        yield Broken(path="cluster.limits.each_person", rule="this cluster has no people", fix=2)
+    people, accounts = [user.name for user in plan.users], [PEOPLE, *accounts_of(plan.users)]
+    for key, what, names, known in (
+        ("people", "user", limits.people, people),
+        ("accounts", "user's account", limits.accounts, accounts),
+    ):
+        for name in sorted(names.keys() - (known if plan.users else [])):
+            words = {"similar": nearest(name, known) or "", "known": ", ".join(known)}
+            yield Broken(
+                path=f"cluster.limits.{key}.{name}",
+                rule=f"no {what} has this name" if plan.users else "this cluster has no people",
+                words=words,
+                fix=2 if not plan.users else 0 if words["similar"] else 1,
+            )
 
 
 PLAN_CHECKS: tuple[Check[Planned], ...] = checks_in(sys.modules[__name__])

@@ -43,6 +43,7 @@ PROGRAMS = (
     "chown",
     "stat",
 )
+SHOW = "sacctmgr -nP show assoc format=account,user"
 READ = "0 authorizedkeysfile {root}/etc/trainyard/authorized_keys/%u .ssh/authorized_keys"
 
 
@@ -191,7 +192,7 @@ def test_removed_person_stays_removed_or_returns(tmp_path: Path) -> None:
 
 def test_other_users_leave_the_accounting(tmp_path: Path) -> None:
     node = Node(tmp_path, ANN, passwd=OF_ANN, group=PEOPLE, owners=FOLDER)
-    rows = "people|trainer\nroot|root\nvision|ann"
+    rows = "root|root\ntrainer|trainer\nvision|ann"
     node.sandbox.answers["sacctmgr -nP"] = f"0 nlp|ann\nnlp|old\nvision|old\n{rows}\n"
     ran = node.run(ANN)
     assert ran.calls("sacctmgr -i delete") == [
@@ -200,6 +201,16 @@ def test_other_users_leave_the_accounting(tmp_path: Path) -> None:
     ]
     # The fake accounting has not changed.
     assert "the accounts in Slurm differ from the stack file" in ran.failure()
+
+
+def test_limits_that_slurm_refuses_are_an_error(tmp_path: Path) -> None:
+    node = Node(tmp_path, ANN, passwd=OF_ANN, group=PEOPLE, owners=FOLDER)
+    assert node.run(ANN).passed().calls("sacctmgr") == ["sacctmgr -i", SHOW, "sacctmgr -i"]
+    # For the first of these commands, an existing account is an error too.
+    node.sandbox.answers["sacctmgr -i"] = "1 "
+    ran = node.run(ANN)
+    assert ran.failure() == "fail Slurm refused limits of the stack file; sacctmgr prints its reason above"
+    assert ran.calls("sacctmgr") == ["sacctmgr -i", SHOW, "sacctmgr -i"]
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ class Team:
     """A person who is not in the stack file."""
 
 
-def deploy(cluster: Project, *people: Person) -> Done:
-    cluster.edit(lambda spec: spec.update(users=[person.entry for person in people]))
+def deploy(cluster: Project, *people: Person, limits: Mapping[str, Any] | None = None) -> Done:
+    cluster.edit(lambda spec: spec.update(users=[person.entry for person in people], limits=dict(limits or {})))
     return cluster.stack("up")
 
 
@@ -144,7 +144,7 @@ def team(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             yield made
         finally:
             cluster.on(HEAD, "sudo scancel --user=ann; sudo scancel --user=bob; sudo scancel --user=boss", check=False)
-            cluster.edit(lambda spec: spec.pop("users"))
+            cluster.edit(lambda spec: [spec.pop(key) for key in ("users", "limits")])
             cluster.stack("up")
             cluster.wait_idle()
 
@@ -245,6 +245,8 @@ def attempts(job: Mapping[str, Any], node: str) -> dict[str, str]:
         "read the script from Slurm": f"scontrol write batch_script {number} - | grep SBATCH",
         "submit as another person": "sbatch --uid=ann --wrap id",
         "use another account": "srun --account=people --immediate=5 id -un",
+        "use another QOS": "srun --qos=normal --immediate=5 id -un",
+        "change the own limits": "sacctmgr -i modify qos person-bob set grptres=gres/gpu=-1",
         "become an admin in Slurm": "sacctmgr -i modify user bob set adminlevel=Admin",
         "drain a node": f"scontrol update nodename={node} state=drain reason=x",
         "use sudo": "sudo -n id",
@@ -331,3 +333,43 @@ def test_a_removed_person_is_locked_and_keeps_the_files(team: Team, job: Mapping
     # The same name gets the same account and the files back.
     deploy(cluster, team.ann, team.bob, team.boss)
     assert "private" in team.bob.on(HEAD, f"cat {found['run_dir']}/result")
+
+
+LIMITS = {
+    "people": {"bob": {"gpus": 1, "time": "1h"}},
+    "accounts": {"vision": {"gpus": 3, "gpu_hours_per_month": 6}},
+}
+ONE_GPU = "name: one\nrun: sleep 600\ngpus_per_node: 1\nmemory_per_node: 100M\ntime: 40m\n"
+
+
+def test_limits_refuse_and_hold_back_jobs(team: Team, cluster: Project) -> None:
+    bob, ann = team.bob, team.ann
+    deploy(cluster, ann, bob, team.boss, limits=LIMITS)
+    file = bob.folder / "job.yaml"
+    file.write_text(ONE_GPU)
+    for words, who, limit in (
+        (("--gpus-per-node", "2"), bob, "`limits.people.bob.gpus` permits 1 GPU at once, and jobs of bob are using 0"),
+        (("--time", "2h"), bob, "`limits.people.bob.time` permits 60 min"),
+        (("--nodes", "2", "--gpus-per-node", "2"), ann, "`limits.accounts.vision.gpus` permits 3 GPUs at once"),
+        (("--time", "7h"), ann, "`limits.accounts.vision.gpu_hours_per_month` permits 6, of which"),
+    ):
+        said = who.yard("submit", str(file), *words, check=False).out
+        assert f"because {limit}" in said
+        assert "an operator can change the limit in the stack file. Fix: request less" in said
+    first = bob.submit(ONE_GPU)
+    wait_until("the first job", 120, lambda: cluster.job_state(first) == "RUNNING")
+    said = bob.yard("submit", str(file)).out
+    used = "`limits.people.bob.gpus` permits 1 GPU at once, and jobs of bob are using 1; an operator can change"
+    assert f"is queued: {used}" in said
+    assert used in reasons(bob)
+    started = cluster.job_field(first["id"], "StartTime")
+    deploy(cluster, ann, bob, team.boss)
+    wait_until("the removal of the limit", 60, lambda: "limits." not in reasons(bob))
+    assert cluster.job_field(first["id"], "StartTime") == started
+    bob.yard("cancel", "--all")
+    assert "GPU HOURS" in team.boss.yard("usage").out
+    assert "the cost is unknown" in bob.yard("usage").out
+
+
+def reasons(person: Person) -> str:
+    return " ".join(row["why"] for row in json.loads(person.yard("ps", "--json").out.splitlines()[-1]))

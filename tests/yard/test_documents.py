@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ SHARED: dict[str, tuple[str, str]] = {
     "submit": ("submit hello", "cat >/dev/null; echo 12"),
     "sync": ("sync --dry-run .", "exit 0"),
     "undrain": ("undrain yard-gpu-0 --force", "echo 'yard-gpu-0|idle|none'"),
+    "usage": ("usage", "echo 'vision|ann|3600'"),
     "wait": ("wait 7", f"case $* in *follow*) {ENDED} ;; *repair.json*) printf '{{}}\\n1\\n' ;; *) {JOB} ;; esac"),
 }
 """The words of each command that needs a cluster, and the fake ssh that answers it."""
@@ -106,6 +108,8 @@ def run(
         if command in SHARED:
             words, ssh = SHARED[command]
             stack: FakeStack = request.getfixturevalue("stack")
+            if command == "usage":
+                stack.deploy(replace(request.getfixturevalue("local"), users={"ann": "user"}))
             stack.program("ssh", ssh)
             stack.program("rsync", "exit 0")
             monkeypatch.chdir(tmp_path)

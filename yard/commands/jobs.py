@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,12 +30,19 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 _EXAMPLES = "yard submit train.py --nodes 2 -- --lr 1e-4; yard submit -- python train.py; yard submit job.sbatch"
+_MONTH = re.compile(r"20[0-9]{2}-(0[1-9]|1[0-2])")
 _JOB = re.compile(r"[1-9][0-9]*|last")
 
 
 def _job(text: str) -> str:
     if _JOB.fullmatch(text) is None:
         raise typer.BadParameter(f"'{text}' is neither a job number nor `last`")
+    return text
+
+
+def _month(text: str) -> str:
+    if _MONTH.fullmatch(text) is None:
+        raise typer.BadParameter(f"'{text}' is not a month, such as 2026-11")
     return text
 
 
@@ -302,6 +310,22 @@ def ps(
     from yard.run.jobs import list_jobs
 
     list_jobs(remote_of(stack, outputs), 7 if show_all else 1, as_json, long=long)
+
+
+@app.command()
+def usage(
+    month: Annotated[
+        str | None,
+        typer.Option("--month", metavar="YYYY-MM", parser=_month, help="Month. Default: the current month."),
+    ] = None,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Show the GPU hours of people and accounts, and their cost at list prices."""
+    from yard.run.fair_use import show_usage
+
+    show_usage(remote_of(stack, outputs), month or f"{datetime.now(UTC):%Y-%m}", as_json)
 
 
 @app.command()

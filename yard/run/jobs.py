@@ -16,6 +16,7 @@ from trainyard.errors import JobError, RemoteError
 from trainyard.faults import HISTORY, Change, fault, flags, is_in_service
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
+from yard.run.fair_use import held, is_limit
 from yard.run.queue import Job, explain, explain_node, parse_one, waiting
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_json, table, warn
@@ -104,18 +105,20 @@ def follow(
                     # The record is empty if the job is old, and is JSON if the cluster has no scheduler.
                     return parse_one(line[1:]) or read_job(remote, job)
                 if line.startswith(_NOTE):
-                    note(describe_silence(job, *line[1:].split()))
+                    state, reason, seconds = line[1:].split()
+                    limit = held(remote, [job]).get(job, "") if is_limit(reason) else ""
+                    note(describe_silence(job, state, reason, seconds, limit))
                     continue
                 show(line.rstrip("\n"))
                 shown += 1
         _wait_for_head(remote)
 
 
-def describe_silence(job: int, state: str, reason: str, seconds: str) -> str:
+def describe_silence(job: int, state: str, reason: str, seconds: str, limit: str = "") -> str:
     if state == "RUNNING":
         silent = f" for {seconds} s" if int(seconds) else ""
         return f"yard: job {job} is running; its program has printed nothing{silent} (it is starting and importing)"
-    return f"yard: job {job} is queued: {waiting(reason)}"
+    return f"yard: job {job} is queued: {limit or waiting(reason)}"
 
 
 def _wait_for_head(remote: Remote) -> None:
@@ -311,8 +314,11 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
     goodputs = _goodputs(remote, found) if long else {}
     faults = node_faults(remote, found)
+    limited = [job.id for job in found if job.state == "PENDING" and is_limit(job.reason)]
+    limits = held(remote, limited) if limited else {}
     if as_json:
         rows = [job.as_json() | {"node_fault": faults.get(job.id)} for job in found]
+        rows = [row | ({"why": limits[row["id"]]} if row["id"] in limits else {}) for row in rows]
         say_json([row | {"goodput": goodputs.get(str(row["id"]))} for row in rows])
         return
     if not found:
@@ -324,7 +330,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
         restarts = "" if job.restarts is None else str(job.restarts)
         used = goodputs.get(str(job.id))
         cells = (f"{used['goodput']:.0%}", duration(round(used["lost_s"]))) if used else ("", "")
-        why = "; ".join(filter(None, (explain(job), faults.get(job.id))))
+        why = "; ".join(filter(None, (limits.get(job.id) or explain(job), faults.get(job.id))))
         first = (str(job.id), *([job.user] if users else []), job.name, job.state, nodes)
         lines.append((*first, duration(job.elapsed_s), restarts, *(cells if long else ()), why))
     more = ("GOODPUT", "LOST") if long else ()

@@ -16,6 +16,7 @@ import shlex
 import tarfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -41,6 +42,7 @@ from yard.job.loader import (
 )
 from yard.job.placement import Placement, drives_gpus, place, refuse_unready
 from yard.job.spec import ENVIRONMENT_FILE, RULES, SHARED_SCRIPT, environment, parse_array, parse_seconds, refuse, under
+from yard.run.fair_use import held, refusal
 from yard.run.jobs import read_job
 from yard.run.queue import submitted_job
 from yard.run.schedulers import SUBMIT_SCRIPT, clock, scheduler_of
@@ -247,6 +249,10 @@ def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None
         for name in tree.left_out:
             why = "it looks like a secret; use `secrets` in a job file for its values"
             warn(f"yard: {name} was not sent, because {why}")
+    if remote.stack.cluster.users:
+        with suppress(RemoteError):  # the job is submitted, so the command must not fail
+            for job, limit in held(remote, [submitted.job]).items():
+                warn(f"yard: job {job} is queued: {limit}")
     return submitted
 
 
@@ -282,6 +288,9 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
     except RemoteError as error:
         if "sbatch: error" not in str(error):
             raise
+        if limit := refusal(remote, str(error)):
+            fix = "request less with --nodes, --gpus-per-node or --time"
+            raise RemoteError(f"Slurm refused {prepared.file}, because {limit}. Fix: {fix}") from error
         groups = ", ".join(dict.fromkeys(node.group for node in remote.stack.cluster.nodes))
         fix = f"correct the job, or override its options, for example with --nodes, --time or --group ({groups})"
         raise RemoteError(f"Slurm refused {prepared.file}: {error}. Fix: {fix}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from components.node import people, slurm
 from components.node.bundle import Bundle
 from components.node.handover import Secrets, handover_files
@@ -33,22 +35,63 @@ def test_hand_over_contains_people_groups_and_keys() -> None:
 
 def test_accounting_has_a_row_for_each_user_of_an_account() -> None:
     files = people.render_accounts(plan_of(ANN, BOB))
-    assert files["accounts/rows"].split() == ["nlp|ann", "people|bob", "people|trainer", "root|root", "vision|ann"]
+    assert files["accounts/rows"].split() == ["nlp|ann", "people|bob", "root|root", "trainer|trainer", "vision|ann"]
     assert files["accounts/commands"].splitlines() == [
         "add cluster yard",
-        "add account people,nlp,vision",
+        "add account people,nlp,vision,trainer",
         "add user ann account=vision,nlp defaultaccount=vision",
         "modify user where name=ann set defaultaccount=vision adminlevel=None",
         "add user bob account=people defaultaccount=people",
         "modify user where name=bob set defaultaccount=people adminlevel=Administrator",
-        "add user trainer account=people defaultaccount=people",
-        "modify user where name=trainer set defaultaccount=people adminlevel=None",
+        "add user trainer account=trainer defaultaccount=trainer",
+        "modify user where name=trainer set defaultaccount=trainer adminlevel=None",
+        "add qos person-ann",
+        "add qos person-bob",
     ]
+
+
+NONE = "grptres={0}=-1 grptresmins={0}=-1 maxwall=-1"
+
+
+def limits_of(limits: dict[str, Any]) -> list[str]:
+    return people.render_accounts(plan_of(ANN, BOB, limits=limits))["accounts/limits"].splitlines()
+
+
+def test_each_limit_is_set_or_removed() -> None:
+    unlimited = [
+        *(f"modify account where name={name} set fairshare=1 {NONE.format('billing')}" for name in ("people", "nlp")),
+        f"modify account where name=vision set fairshare=1 {NONE.format('billing')}",
+        "modify qos where name=person-ann set flags=DenyOnLimit grptres=gres/gpu=-1 grptresmins=gres/gpu=-1",
+        "modify user where name=ann account=vision set fairshare=1 qos=person-ann defaultqos=person-ann maxwall=-1",
+        "modify user where name=ann account=nlp set fairshare=1 qos=person-ann defaultqos=person-ann maxwall=-1",
+        "modify qos where name=person-bob set flags=DenyOnLimit grptres=gres/gpu=-1 grptresmins=gres/gpu=-1",
+        "modify user where name=bob account=people set fairshare=1 qos=person-bob defaultqos=person-bob maxwall=-1",
+    ]
+    assert limits_of({}) == unlimited
+    ann = {"gpus": 2, "gpu_hours_per_month": 10, "time": "2h", "priority": 3}
+    found = limits_of({"people": {"ann": ann}, "accounts": {"nlp": {**ann, "time": "30m", "gpus": 0}}})
+    assert [line for line in found if line not in unlimited] == [
+        "modify account where name=nlp set fairshare=3 grptres=billing=0 grptresmins=billing=600 maxwall=30",
+        "modify qos where name=person-ann set flags=DenyOnLimit grptres=gres/gpu=2 grptresmins=gres/gpu=600",
+        "modify user where name=ann account=vision set fairshare=3 qos=person-ann defaultqos=person-ann maxwall=120",
+        "modify user where name=ann account=nlp set fairshare=3 qos=person-ann defaultqos=person-ann maxwall=30",
+    ]
+
+
+def test_a_persons_limits_replace_those_of_each_person() -> None:
+    default = {"gpus": 4, "time": "1d", "gpu_hours_per_month": 100}
+    limits = plan_of(ANN, limits={"each_person": default, "people": {"ann": {"gpus": 2, "time": None}}}).limits
+    assert limits.of_person("ann").model_dump() == {**default, "gpus": 2, "time": None, "priority": 1}
+    assert limits.of_person("bob").minutes == 24 * 60
 
 
 def test_slurm_conf_admits_people_only_with_users() -> None:
     with_people, without = (slurm.render_slurm_conf(plan_of(*users)) for users in ([ANN], []))
-    assert "AccountingStorageEnforce=associations\n" in with_people
+    assert "AccountingStorageEnforce=limits,qos,safe\n" in with_people
+    assert "PriorityDecayHalfLife=0\n" in with_people
+    assert with_people.count(" TRESBillingWeights=GRES/gpu=1\n") == 1
+    assert "Priority" not in without
+    assert "TRESBillingWeights" not in without
     assert " AllowGroups=trainer,people " in with_people
     assert "AccountingStorageEnforce" not in without
     assert " AllowGroups=trainer " in without

@@ -133,6 +133,11 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         planned("local", {"users": [person("ann"), person("ann")]}),
         "cluster.users.1.name",
     ),
+    "limits-known": (
+        planned("local", {"users": [person("ann")], "limits": {"people": {"ann": {"gpus": 1}}}}),
+        planned("local", {"users": [person("bob")], "limits": {"people": {"ann": {"gpus": 1}}}}),
+        "cluster.limits.people.ann",
+    ),
     "users-supported": (
         PEOPLE,
         replace(PEOPLE, plan=replace(planned("lambda-a6000", {}).plan, users=PEOPLE.plan.users)),

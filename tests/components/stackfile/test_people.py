@@ -120,3 +120,38 @@ def test_names_with_the_same_uid_need_an_explicit_uid() -> None:
 def test_people_need_slurm_and_machines_of_the_platform() -> None:
     assert "this cluster has no scheduler" in problems(person("ann"), scheduler="none")[0]
     assert "existing hosts have accounts of their owner" in problems(person("ann"), stack="baremetal-h100")[0]
+
+
+def test_limits_name_people_and_accounts_that_exist() -> None:
+    names = {"people": ("ann", "anne", "zoe"), "accounts": ("people", "visoin", "x")}
+    wrong = {key: {name: {"gpus": 2} for name in each} for key, each in names.items()}
+    assert problems(person("ann", accounts=["vision"]), limits=wrong) == [
+        ":cluster.limits.people.anne: no user has this name. Fix: write ann.",
+        ":cluster.limits.people.zoe: no user has this name. Fix: use one of ann.",
+        ":cluster.limits.accounts.visoin: no user's account has this name. Fix: write vision.",
+        ":cluster.limits.accounts.x: no user's account has this name. Fix: use one of people, vision.",
+    ]
+    limits: dict[str, Any] = {
+        "each_person": {"gpus": 2},
+        "people": {"ann": {"gpus": 2}},
+        "accounts": {"vision": {"gpus": 2}},
+    }
+    found = problems(limits=limits)
+    assert [line.partition(":")[0] for line in (each.removeprefix(":") for each in found)] == [
+        f"cluster.limits.{key}" for key in ("each_person", "people.ann", "accounts.vision")
+    ]
+    assert all("this cluster has no people. Fix: remove it, or add `users`" in line for line in found)
+
+
+def test_all_wrong_limits_are_listed() -> None:
+    wrong = {"gpus": -1, "gpu_hours_per_month": "10", "time": "2 days", "priority": 0, "gpu": 1}
+    found = problems(person("ann"), limits={"people": {"ann": wrong, "Zoe": {}}})
+    for key, rule in (
+        ("ann.gpus", "must be a whole number from 0 to 10000000"),
+        ("ann.gpu_hours_per_month", "write it without quotes"),
+        ("ann.time", "must be a number of minutes, hours or days, such as 30m, 12h or 2d. Fix: write"),
+        ("ann.priority", "must be a whole number from 1 to 10000"),
+        ("ann.gpu", "write gpus instead"),
+        ("Zoe", "must be 1 to 31 lowercase letters"),
+    ):
+        assert any(line.startswith(f":cluster.limits.people.{key}") and rule in line for line in found), (key, found)

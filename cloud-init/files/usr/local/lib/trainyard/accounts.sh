@@ -1,4 +1,4 @@
-# A function for the users in Slurm's accounting. Sourced by the stages 66-people and 70-slurm.
+# Functions for the users and limits in Slurm's accounting. Sourced by the stages 66-people and 70-slurm.
 
 list_users() { sacctmgr -nP show assoc format=account,user | grep -v '|$' | sort; }
 
@@ -24,4 +24,12 @@ write_accounts() {
     found=$(list_users)
   fi
   [[ $found == "$(<"$rows")" ]] || fail 'the accounts in Slurm differ from the stack file; sacctmgr prints its reason above'
+}
+
+# write_limits [FOLDER]: sets all limits of people and accounts, and removes those that the hand-over does not contain.
+# Needs slurmctld, which has told slurmdbd that GPUs exist.
+write_limits() {
+  local -x SLURM_CONF=$handover/slurm/slurm.conf
+  getent group people >/dev/null || return 0
+  sacctmgr -i <"${1:-$handover/accounts}/limits" || fail 'Slurm refused limits of the stack file; sacctmgr prints its reason above'
 }
