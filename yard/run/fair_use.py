@@ -58,13 +58,13 @@ def held(remote: Remote, jobs: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def refusal(remote: Remote, error: str) -> str | None:
-    """Return a sentence about the limit that sbatch's error names, or None if the error names no limit."""
+def refusal(remote: Remote, user: str, error: str) -> str | None:
+    """Return a sentence about the limit for which sbatch refused a user's job, or None if its error names no limit."""
     reason = next(filter(is_limit, _REFUSED.findall(error)), None)
     if reason is None:
         return None
     # The job's account is not known, because a script can choose it.
-    user, state = remote.stack.user, remote.run(_STATE)
+    state = remote.run(_STATE)
     return _sentence(state, reason, user, re.findall(rf" Account=(\S+) UserName={re.escape(user)}\(", state))
 
 

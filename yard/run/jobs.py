@@ -16,7 +16,7 @@ from trainyard.errors import JobError, RemoteError
 from trainyard.faults import HISTORY, Change, fault, flags, is_in_service
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
-from yard.run.fair_use import held, is_limit
+from yard.run.fair_use import held, is_limit, refusal
 from yard.run.queue import Job, explain, explain_node, parse_one, waiting
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_json, table, warn
@@ -304,7 +304,12 @@ def resume_job(remote: Remote, job: int, as_json: bool) -> None:
     if found.state == "COMPLETED":
         raise JobError(f"job {job} has completed; submit a new job")
     remote = acting_for_owner(remote, found, reads=False)
-    number = scheduler_of(remote.stack.cluster.scheduler).resume(remote, found)
+    try:
+        number = scheduler_of(remote.stack.cluster.scheduler).resume(remote, found)
+    except RemoteError as error:
+        if limit := refusal(remote, found.user, str(error)):
+            raise RemoteError(f"Slurm refused job {job}, because {limit}") from error
+        raise
     facts = {"id": number, "resumes": job, "run_dir": found.run_dir}
     answer(f"job {number} ({found.name}) continues in {found.run_dir}", facts, as_json)
 

@@ -288,7 +288,7 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
     except RemoteError as error:
         if "sbatch: error" not in str(error):
             raise
-        if limit := refusal(remote, str(error)):
+        if limit := refusal(remote, remote.stack.user, str(error)):
             fix = "request less with --nodes, --gpus-per-node or --time"
             raise RemoteError(f"Slurm refused {prepared.file}, because {limit}. Fix: {fix}") from error
         groups = ", ".join(dict.fromkeys(node.group for node in remote.stack.cluster.nodes))

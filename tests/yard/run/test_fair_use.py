@@ -87,12 +87,11 @@ def test_a_refused_job_states_the_limits_of_all_accounts(head: Head) -> None:
         ("bob", "AssocGrpBilling", GPUS_OF_VISION),
         ("bob", "AssocMaxWallDurationPerJobLimit", "`limits.accounts.vision.time` permits 2 h 00"),
     ):
-        remote.stack = replace(remote.stack, login=user)
         error = (
             f"sbatch: error: {reason}\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
         )
-        assert refusal(remote, error) == sentence + WHO  # type: ignore[arg-type]
-    assert refusal(remote, "sbatch: error: invalid partition specified: x\n") is None  # type: ignore[arg-type]
+        assert refusal(remote, user, error) == sentence + WHO  # type: ignore[arg-type]
+    assert refusal(remote, "ann", "sbatch: error: invalid partition specified: x\n") is None  # type: ignore[arg-type]
 
 
 def test_commands_state_limits(stack: FakeStack, as_person: As) -> None:
@@ -105,6 +104,7 @@ def test_commands_state_limits(stack: FakeStack, as_person: As) -> None:
   *squeue*) echo '7|ann|vision|QOSGrpGRES'; echo '===limits==='; cat {stack.root}/assoc ;;
   *"scontrol -o show jobs"*) echo '{record}' ;;
   *assoc_mgr*) cat {stack.root}/assoc ;;
+  *"scontrol -o show job "*) echo '{record}' | sed s/PENDING/FAILED/ ;;
   *sbatch*)
     cat >/dev/null
     [[ -e {stack.root}/refuse ]] || {{ echo 7; exit; }}
@@ -121,6 +121,7 @@ esac""",
     (stack.root / "refuse").touch()
     said = refused("submit", "hello")
     assert f"Slurm refused hello, because {GPUS_OF_ANN}{WHO}. Fix: request less with --nodes" in said
+    assert f"Slurm refused job 7, because {GPUS_OF_ANN}{WHO}" in refused("resume", "7")
 
 
 def test_usage_shows_own_rows_to_people_and_all_rows_to_admins(
