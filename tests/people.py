@@ -1,9 +1,23 @@
-"""People for tests, with keys in the right format."""
+"""People for tests, with keys in the right format, and the keys in a hand-over."""
 
 from __future__ import annotations
 
 import base64
 from typing import Any
+
+from components.node.handover import Secrets
+
+HANDED_OVER = Secrets(
+    munge_key="bXVuZ2U=",
+    cluster_key="cluster",
+    cluster_certificate="certificate",
+    database_password="SECRETOFTHEDATABASE",  # noqa: S106  (not a real password)
+    authority_public="ssh-ed25519 AAAAauthority",
+    admin_public="ssh-ed25519 AAAAadmin",
+    cluster_public="ssh-ed25519 AAAAcluster",
+    user_public="ssh-ed25519 AAAAuser user@yard\n",
+)
+"""Keys for hand-overs in tests. They are not real."""
 
 
 def public_key(letter: str) -> str:

@@ -78,6 +78,7 @@ RECIPE = _document(
 )
 RESOURCES = _object("Resources", by_operation=Counts, by_type=Counts, changes=list[Step], errors=Texts, warnings=Texts)
 ROLL_PLAN = _document("RollPlan", group=str, pending=Texts, first=Texts)
+ROTATION = _document("Rotation", key=str, urn=str)
 STACKS = _list(_object(
     "Stack", "docs/preview.md describes the keys.", stack=str, file=str, fine=bool, problems=Objects, remarks=Objects,
     plan=dict[str, Any] | None, price=dict[str, Any] | None, services=Objects, storage=dict[str, Any] | None,
@@ -148,6 +149,7 @@ DOCUMENTS: Mapping[str, Any] = {
     | _document("Result", post=str, smoke=bool, seconds=int, figures=Objects, differs=Any),
     "resume": _document("Resumption", id=int, resumes=int, run_dir=str),
     "roll": ROLL_PLAN,
+    "rotate": ROTATION,
     "run": _document(
         "Session", "`forward` is null without ports, or if the node is unknown.", argv=Texts, forward=Texts | None,
     ),

@@ -258,7 +258,9 @@ def dumped(cluster: Cluster) -> dict[str, Any]:
 
 
 def ssh_command(head: Mapping[str, Any], stack: str) -> str:
-    """Return the command that logs in to the head as the admin. `ssh` needs `admin_private_key` in an SSH agent."""
+    """Return the command that logs in to the head as the admin. `ssh` needs `admin_private_key` and its certificate in
+    an SSH agent.
+    """
     if head.get("tunnel"):
         return f"yard ssh --admin --stack {stack}"
     jump = f"-J {head['proxy_jump']} " if head.get("proxy_jump") else ""

@@ -54,10 +54,8 @@ NO_HANDOVER = "the head has not received the hand-over"
 NO_GATE = "the gate on the head has not passed"
 
 
-def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Sequence[str], bundle: Bundle) -> str:
-    munge_key, cluster_key, user_public = secrets
-    keys = Secrets(munge_key=munge_key, cluster_key=cluster_key, user_public=user_public)
-    return pack(handover_files(plan, host_keys, keys, bundle))
+def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Mapping[str, str], bundle: Bundle) -> str:
+    return pack(handover_files(plan, host_keys, Secrets(**secrets), bundle))
 
 
 class Registered:
@@ -109,7 +107,7 @@ class BringUp(pulumi.ComponentResource):
                 host=address,
                 port=pulumi.Output.from_input(head.port).apply(float),
                 user=head.user,
-                private_key=keys.cluster.admin_private,
+                private_key=keys.authority.admin_private,
                 host_key=keys_of_hosts.apply(lambda known: known[plan.head.name]),
                 proxy=head.proxy,
                 dial_error_limit=_DIAL_ATTEMPTS if head.tunnel is None else _TUNNEL_ATTEMPTS,
@@ -132,7 +130,16 @@ class BringUp(pulumi.ComponentResource):
             add_previous_output_in_env=False,
             opts=pulumi.ResourceOptions.merge(early, pulumi.ResourceOptions(ignore_changes=_IGNORED)),
         )
-        secrets = pulumi.Output.all(keys.munge.key, keys.cluster.cluster_private, keys.user.public)
+        secrets = pulumi.Output.all(
+            munge_key=keys.munge.key,
+            cluster_key=keys.cluster.private,
+            cluster_certificate=keys.cluster.certificate,
+            database_password=keys.database.password,
+            authority_public=keys.authority.admin_public,
+            admin_public=keys.admin.public,
+            cluster_public=keys.cluster.public,
+            user_public=keys.user.public,
+        )
         packed: pulumi.Output[str] = self.host_keys.apply(
             lambda known: secrets.apply(
                 lambda values: bundle.apply(lambda rendered: _handover(plan, known, values, rendered))

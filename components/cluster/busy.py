@@ -161,12 +161,12 @@ class UnknownError(Exception):
     """The running jobs are unknown. The message states why."""
 
 
-def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]) -> pulumi.ResourceOptions:
+def refuse_to_end_jobs(authority: pulumi.Output[str], permitted: Collection[str]) -> pulumi.ResourceOptions:
     """Return resource options that contain the hook. The hook permits ending the jobs whose IDs are in `permitted`."""
 
     def hook(name: str, machines: Callable[[pulumi.ResourceHookArgs, Cluster], Sequence[str]]) -> Any:
         async def check(args: pulumi.ResourceHookArgs) -> None:
-            await _check(admin_key, permitted, partial(machines, args))
+            await _check(authority, permitted, partial(machines, args))
 
         return pulumi.ResourceHook(f"trainyard-busy-{name}", check, pulumi.ResourceHookOptions(on_dry_run=True))
 
@@ -181,7 +181,7 @@ def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]
 
 
 async def _check(
-    admin_key: pulumi.Output[str], permitted: Collection[str], machines_of: Callable[[Cluster], Sequence[str]]
+    authority: pulumi.Output[str], permitted: Collection[str], machines_of: Callable[[Cluster], Sequence[str]]
 ) -> None:
     """Raise PlatformError if the change would end jobs. In a preview, only log a warning.
 
@@ -192,7 +192,7 @@ async def _check(
         cluster = last_cluster(await last_cluster_output())
         if cluster is None or cluster.scheduler != "slurm" or not (machines := machines_of(cluster)):
             return
-        jobs = ended_jobs(await running_jobs(cluster.head, await admin_key.future() or ""), machines, cluster.head.name)
+        jobs = ended_jobs(await running_jobs(cluster.head, await authority.future() or ""), machines, cluster.head.name)
     except UnknownError as error:
         pulumi.log.warn(
             f"cannot check whether this change ends running jobs on {listed(machines) or 'the machines'}: {error}. "

@@ -79,6 +79,8 @@ class Cluster(pulumi.ComponentResource):
     """The `cluster` output (trainyard/outputs.py), which is known only after the gate has passed."""
     admin_private_key: pulumi.Output[str]
     """The admin's SSH private key, as a secret."""
+    admin_certificate: pulumi.Output[str]
+    """The certificate that the private key needs."""
     user_private_key: pulumi.Output[str]
     """The job user's SSH private key, as a secret."""
     bringup: BringUp
@@ -87,8 +89,7 @@ class Cluster(pulumi.ComponentResource):
         super().__init__("trainyard:index:Cluster", name, {}, opts)
         plan = args.plan
         child = pulumi.ResourceOptions(parent=self)
-        secrets = StackKeys(name, plan.name, child)
-        keys = secrets.cluster
+        keys = StackKeys(name, plan.name, str(plan.head.private_ip), child)
 
         facts = platform_facts(plan.provider)
         if plan.access.via == "bastion" and facts.tunnel is not None:
@@ -101,21 +102,21 @@ class Cluster(pulumi.ComponentResource):
             f"{name}-{plan.provider}",
             PlatformArgs(
                 plan=plan,
-                admin_key=keys.admin_public,
-                cluster_key=keys.cluster_public,
+                access=keys.access,
                 machines=machine_digests(plan),
             ),
             pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions(parent=self, transformations=transformations),
-                refuse_to_end_jobs(keys.admin_private, args.end_jobs),
+                refuse_to_end_jobs(keys.authority.admin_private, args.end_jobs),
             ),
         )
-        self.admin_private_key = pulumi.Output.secret(keys.admin_private)
-        self.user_private_key = pulumi.Output.secret(secrets.user.private)
+        self.admin_private_key = pulumi.Output.secret(keys.admin.private)
+        self.admin_certificate = keys.admin.certificate
+        self.user_private_key = pulumi.Output.secret(keys.user.private)
         self._plan, self._hosts = plan, made.hosts
         self.bringup = BringUp(
             f"{name}-bringup",
-            BringUpArgs(plan=plan, platform=made, keys=secrets, accepted_host_keys=args.accepted_host_keys),
+            BringUpArgs(plan=plan, platform=made, keys=keys, accepted_host_keys=args.accepted_host_keys),
             child,
         )
         self.outputs = self.bringup.ready.apply(lambda _: self.described(self.bringup.host_keys))

@@ -41,6 +41,7 @@ def outputs_of(cluster: Cluster, described: pulumi.Output[dict[str, Any]]) -> di
         "ssh": described["head"].apply(lambda head: ssh_command(head, pulumi.get_stack())),
         "usd_per_hour": described["usd_per_hour"],
         "admin_private_key": cluster.admin_private_key,
+        "admin_certificate": cluster.admin_certificate,
         "user_private_key": cluster.user_private_key,
     }
 

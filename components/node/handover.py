@@ -19,6 +19,7 @@ from components.node.slurm import (
     render_slurm_conf,
     render_slurmdbd_conf,
 )
+from components.node.user_data import ADMIN_USER, JOB_USER, Login, admin_keys
 from components.plan.plan import ClusterPlan
 
 
@@ -39,14 +40,20 @@ def known_hosts(plan: ClusterPlan, host_keys: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """Keys that are not in user-data, so that rotating them does not replace machines."""
+    """Keys that are not in user-data, so that rotating them replaces no machines. SSH keys have OpenSSH's format."""
 
     munge_key: str
     """Base64 text."""
     cluster_key: str
-    """The OpenSSH private key that the head uses to log in to workers. Workers do not receive it."""
+    """The private key that the head uses to log in to workers, with its certificate. Workers receive neither."""
+    cluster_certificate: str
+    database_password: str
+    """The password of slurmdbd's user in MariaDB. It contains only letters and digits."""
+    authority_public: str
+    admin_public: str
+    cluster_public: str
     user_public: str
-    """The job user's OpenSSH public key."""
+    """The job user's key."""
 
 
 def bundle_message(bundle: Bundle) -> str:
@@ -64,9 +71,13 @@ def handover_files(
         f"{'same_fabric' if host.placement == 'same_fabric' else 'any'}\n"
         for host in plan.workers
     )
+    principals = Login.ADMIN.principal(secrets.admin_public), Login.HEAD.principal(secrets.cluster_public)
+    admins = admin_keys(plan.head.private_ip, secrets.authority_public, *principals)
     text = {
         "bundle.sha256": f"{bundle.digest}\n",
         "cluster_key": secrets.cluster_key,
+        # ssh reads the certificate from a file with this name.
+        "cluster_key-cert.pub": f"{secrets.cluster_certificate}\n",
         "hostfile": hostfile(plan),
         "hosts": hosts_block(plan),
         "known_hosts": known_hosts(plan, host_keys),
@@ -76,9 +87,9 @@ def handover_files(
         "slurm/gres.conf": render_gres_conf(plan),
         "slurm/plugstack.conf": render_plugstack_conf(plan),
         "slurm/slurm.conf": render_slurm_conf(plan),
-        "slurm/slurmdbd.conf": render_slurmdbd_conf(plan),
+        "slurm/slurmdbd.conf": f"{render_slurmdbd_conf(plan)}StoragePass={secrets.database_password}\n",
         **render_accounts(plan),
-        **render_keys(plan, secrets.user_public),
+        **render_keys(plan, {ADMIN_USER: admins, JOB_USER: [secrets.user_public.strip()]}),
     }
     optional = {"repair.json": render_repair(plan), "gates.json": render_gates(plan)}
     text |= {path: content for path, content in optional.items() if content is not None}

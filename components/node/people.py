@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan
@@ -27,10 +27,18 @@ def render_people(plan: ClusterPlan) -> str:
     return groups + users
 
 
-def render_keys(plan: ClusterPlan, job_user_key: str) -> dict[str, str]:
-    """Return a mapping from file in the hand-over to the public keys of the job user and of each person."""
-    keys = {JOB_USER: (job_user_key.strip(),), **{user.name: user.ssh_keys for user in plan.users}}
+def render_keys(plan: ClusterPlan, accounts: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return a mapping from file in the hand-over to the lines of an account's authorized_keys.
+
+    `accounts` contains the lines of the accounts that are not people's. The people can also log in with a certificate
+    of `ssh.ca` that has their name as principal.
+    """
+    keys = {**accounts, **{user.name: [*user.ssh_keys, *_authority(plan, user.name)] for user in plan.users}}
     return {f"keys/{name}": "".join(f"{key}\n" for key in lines) for name, lines in keys.items()}
+
+
+def _authority(plan: ClusterPlan, name: str) -> list[str]:
+    return [f'cert-authority,principals="{name}" {plan.ssh_ca}'] if plan.ssh_ca else []
 
 
 def render_accounts(plan: ClusterPlan) -> dict[str, str]:

@@ -6,11 +6,11 @@ files that a node needs before the bundle (bundle.py) arrives. cloud-init/ conta
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cache
 from ipaddress import IPv4Address
 from typing import Any
@@ -32,15 +32,46 @@ JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
 _FOLDER = installed("cloud-init")
 
 
+class Login(Enum):
+    """Who logs in as ADMIN_USER with a certificate. The value is a principal of each certificate."""
+
+    ADMIN = "admin"
+    HEAD = "head"
+
+    def principal(self, public: str) -> str:
+        """Return the principal that only the certificate of the key `public` has, for example "admin-0f3a5b7c9d1e".
+
+        After the hand-over, nodes accept only this principal. Therefore they refuse a rotated key's former certificate,
+        although it has not expired.
+        """
+        return f"{self.value}-{hashlib.sha256(public.split()[1].encode()).hexdigest()[:12]}"
+
+
 @dataclass(frozen=True)
 class AccessKeys:
-    """The OpenSSH public keys in user-data. The head logs in to workers as the admin with the cluster key.
+    """The OpenSSH public keys in user-data. No other key is there, so that rotating it does not change user-data."""
 
-    The job user's key is in the hand-over, so that rotating it does not change user-data.
+    authority: str
+    """The key of the certificate authority, which signs the keys of the admin and of the head."""
+    former_cluster: str = ""
+    """The head's key in the user-data of machines from an older version, or ""."""
+
+
+def admin_keys(
+    head: IPv4Address, authority: str, admin: str = Login.ADMIN.value, from_head: str = Login.HEAD.value
+) -> tuple[str, str, str]:
+    """Return the lines of ADMIN_USER's authorized_keys: for the provisioner, the admin, and the head.
+
+    `head` is the head's private address. `admin` and `from_head` are the principals that certificates need. sshd tries
+    every line (openssh-portable@12fe929b:auth2-pubkeyfile.c, auth_check_authkeys_file; read 2026-11-26).
     """
-
-    admin_public: str
-    cluster_public: str
+    return (
+        # The provisioner only runs commands on the head (components/keys.py).
+        f"restrict {authority}",
+        f'cert-authority,principals="{admin}" {authority}',
+        # The head's certificate works only from the head, and only to run commands.
+        f'restrict,from="{head}",cert-authority,principals="{from_head}" {authority}',
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +86,11 @@ class Birth:
 def birth_of(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, shared: SharedFiles = ON_HEAD) -> Birth:
     """Return the host's user-data and identity. A different identity requires a new machine.
 
-    The identity consists of names, addresses, the keys that are allowed to log in, and the location of the shared
-    files, which running nodes have mounted. Other changes to user-data do not require a new machine.
+    The identity consists of names, addresses, the certificate authority, and the location of the shared files, which
+    running nodes have mounted. Other changes to user-data do not require a new machine.
     """
-    facts = [birth_env(plan, host), dataclasses.astuple(keys), storage_env(host, shared)]
+    known = [keys.authority, keys.former_cluster] if keys.former_cluster else [keys.authority]
+    facts = [birth_env(plan, host), known, storage_env(host, shared)]
     identity = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     return Birth(user_data=render_user_data(plan, host, keys), identity=identity)
 
@@ -106,8 +138,6 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
 
 def host_users(head: IPv4Address, role: Role, keys: AccessKeys) -> list[dict[str, Any]]:
     """Return the cloud-config of the admin and the job user."""
-    # The cluster key works only from the head, and only to run commands on workers.
-    from_head = f'restrict,from="{head}" {keys.cluster_public}'
     is_worker = role is Role.WORKER
     common = {"shell": "/bin/bash", "lock_passwd": True}
     admin: dict[str, Any] = common | {
@@ -116,7 +146,7 @@ def host_users(head: IPv4Address, role: Role, keys: AccessKeys) -> list[dict[str
         "homedir": ADMIN_HOME,
         "gecos": "Trainyard administrator",
         "sudo": "ALL=(ALL) NOPASSWD:ALL",
-        "ssh_authorized_keys": [keys.admin_public, *([from_head] if is_worker else [])],
+        "ssh_authorized_keys": list(admin_keys(head, keys.authority)),
     }
     job_user = common | {"name": JOB_USER, "uid": JOB_UID, "homedir": JOB_HOME, "gecos": "Trainyard jobs"}
     # Workers mount a shared /home, so cloud-init must not create a home there.

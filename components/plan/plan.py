@@ -76,6 +76,8 @@ class ClusterPlan:
     """Mapping from package archive to the URL of its mirror."""
     users: tuple[UserSpec, ...]
     """The people with their own accounts."""
+    ssh_ca: str | None
+    """The OpenSSH public key of the authority whose certificates permit people to log in."""
     image: Image
     head: HostPlan
     workers: tuple[HostPlan, ...]
@@ -147,6 +149,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         repair=spec.repair,
         mirrors=spec.mirrors.by_archive(),
         users=spec.users,
+        ssh_ca=spec.ssh.ca,
         image=image,
         head=head,
         workers=workers,

@@ -100,19 +100,17 @@ class PlatformArgs:
     """Arguments for a platform."""
 
     plan: ClusterPlan
-    admin_key: pulumi.Output[str]
-    """The admin's public SSH key, which is in user-data. Some clouds also require this key for new machines."""
-    cluster_key: pulumi.Output[str]
-    """The public key for connections from the head to workers."""
+    access: pulumi.Output[AccessKeys]
+    """The public SSH keys in user-data. Some clouds also require a key for new machines."""
     machines: Mapping[str, str] = field(default_factory=dict)
     """Mapping from host name to machine digest. Resource hooks compare each digest with that of the last `up`."""
 
     def births(self, shared: pulumi.Input[SharedFiles]) -> Mapping[str, pulumi.Output[Birth]]:
         """Return a mapping from host name to user-data and identity. `shared` can be an output of the storage."""
-        known = pulumi.Output.all(self.admin_key, self.cluster_key, shared)
+        known = pulumi.Output.all(self.access, shared)
 
         def birth(host: HostPlan) -> pulumi.Output[Birth]:
-            return known.apply(lambda facts: birth_of(self.plan, host, AccessKeys(facts[0], facts[1]), facts[2]))
+            return known.apply(lambda facts: birth_of(self.plan, host, *facts))
 
         return {host.name: birth(host) for host in self.plan.hosts}
 

@@ -21,7 +21,7 @@ from components.spec.model import (
     PlatformSpec,
     is_private,
 )
-from components.spec.people import FairUseSpec, PlainName, UserSpec
+from components.spec.people import FairUseSpec, PlainName, PublicKey, UserSpec
 from trainyard.errors import RuleError
 
 MAX_GROUPS = 7
@@ -129,6 +129,14 @@ class AccessSpec(Model):
     """CIDR ranges that may connect to the head's public address over SSH."""
     via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
     """How SSH reaches the head: through its public address, the cloud's SSH gateway, or its private address."""
+
+
+class SshSpec(Model):
+    """SSH logins of people."""
+
+    ca: Annotated[PublicKey | None, Field(examples=["ssh-ed25519 AAAA... ca@example.org"])] = None
+    """The OpenSSH public key of an existing certificate authority. People can log in with its certificates, if the
+    name in `users` is a principal."""
 
 
 class SharedStorageSpec(Model):
@@ -270,6 +278,7 @@ class ClusterSpec(Model):
         Field(max_length=500, examples=[[{"name": "ann", "ssh_keys": ["ssh-ed25519 AAAA... ann@laptop"]}]]),
     ] = ()
     """The people who use the cluster with their own accounts. Requires Slurm."""
+    ssh: Annotated[SshSpec, Field(examples=[{"ca": "ssh-ed25519 AAAA... ca@example.org"}])] = SshSpec()
     silence: Annotated[
         tuple[
             Annotated[
@@ -303,6 +312,13 @@ class ClusterSpec(Model):
         for name in (name for name, group in self.nodes.items() if group.spares):
             rule = "Slurm holds the spares back, and this cluster has no scheduler"
             raise RuleError(rule, fix, at=f"nodes.{name}.spares")
+        return self
+
+    @model_validator(mode="after")
+    def _check_authority(self) -> Self:
+        if self.ssh.ca is not None and not self.users:
+            rule = "permits logins of people, and this cluster has no `users`"
+            raise RuleError(rule, "add users, or remove it", at="ssh.ca")
         return self
 
     @field_validator("platform", mode="before")

@@ -65,13 +65,6 @@ def _check_key(key: str) -> str:
     return key
 
 
-def _has_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
-    # pydantic's min_length would also report a list whose keys are all invalid.
-    if not keys:
-        raise RuleError("needs at least one public key", "add one, or remove the user to lock the account")
-    return keys
-
-
 def _is_wire_format(kind: str, body: str) -> bool:
     """Return whether the base64 text begins with the key's type (RFC 4253, section 6.6; read 2026-11-25)."""
     try:
@@ -94,12 +87,8 @@ class UserSpec(Model):
     """A person with an account on every node."""
 
     name: UserName
-    ssh_keys: Annotated[
-        tuple[PublicKey, ...],
-        Field(examples=[["ssh-ed25519 AAAA... ann@laptop"]], json_schema_extra={"minItems": 1}),
-        AfterValidator(_has_keys),
-    ]
-    """The person's OpenSSH public keys."""
+    ssh_keys: Annotated[tuple[PublicKey, ...], Field(examples=[["ssh-ed25519 AAAA... ann@laptop"]])] = ()
+    """The person's OpenSSH public keys. Required without `ssh.ca`."""
     admin: bool = False
     """Whether the person can use sudo without a password, and cancel and read all jobs."""
     uid: Annotated[
@@ -167,8 +156,11 @@ def accounts_of(users: Sequence[UserSpec]) -> list[str]:
     return sorted({account for user in users for account in user.accounts})
 
 
-def conflicts(users: Sequence[UserSpec]) -> Iterator[tuple[str, str, str]]:
-    """Yield the key, rule and fix of each conflict between two users, and between two accounts."""
+def conflicts(users: Sequence[UserSpec], authority: str | None) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, rule and fix of each user who cannot log in, and of each conflict between users or accounts.
+
+    `authority` is the key that signs the users' certificates, if there is one.
+    """
     names: dict[str, int] = {}
     keys: dict[str, str] = {}
     uids: dict[int, str] = {}
@@ -181,6 +173,9 @@ def conflicts(users: Sequence[UserSpec]) -> Iterator[tuple[str, str, str]]:
             fix = f"write a different `uid:` from {FIRST_UID} to {LAST_UID} for the newer of the two"
             yield f"{index}.uid", f"{user.name} and {other} have the same uid, {user.number}", fix
         uids.setdefault(user.number, user.name)
+        if not user.ssh_keys and authority is None:
+            fix = "add one, name a certificate authority with `ssh.ca`, or remove the user to lock the account"
+            yield f"{index}.ssh_keys", "needs at least one public key", fix
         for at, key in enumerate(user.ssh_keys):
             body = key.split()[1]
             if body in keys:

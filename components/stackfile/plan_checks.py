@@ -32,7 +32,7 @@ def user_data_fits(planned: Planned) -> Iterator[Broken]:
     plan = planned.plan
     limit = platform_facts(plan.provider).user_data_limit
     for host in (plan.head, *(plan.group(name)[0] for name in plan.groups)):
-        size = len(render_user_data(plan, host, AccessKeys(_KEY, _KEY)).encode())
+        size = len(render_user_data(plan, host, AccessKeys(_KEY)).encode())
         if size > limit:
             yield Broken(
                 path="cluster.platform",
@@ -265,8 +265,8 @@ def driver_needs_gpus(planned: Planned) -> Iterator[Broken]:
 
 @check("users-distinct", Level.ERROR, "{fix}")
 def users_distinct(planned: Planned) -> Iterator[Broken]:
-    """Users have different names, uids and keys, and accounts have different gids and no user's name."""
-    for key, rule, fix in conflicts_of_users(planned.plan.users):
+    """Users can log in and have different names, uids and keys, and accounts have different gids."""
+    for key, rule, fix in conflicts_of_users(planned.plan.users, planned.plan.ssh_ca):
         yield Broken(path=f"cluster.users.{key}", rule=rule, words={"fix": fix})
 
 

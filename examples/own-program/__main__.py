@@ -24,4 +24,5 @@ disk = gcp.compute.Disk(
 pulumi.export("cluster", cluster.outputs)
 pulumi.export("user_private_key", cluster.user_private_key)
 pulumi.export("admin_private_key", cluster.admin_private_key)
+pulumi.export("admin_certificate", cluster.admin_certificate)
 pulumi.export("disk", disk.name)

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from components.node.bundle import Bundle
-from components.node.handover import Secrets, handover_files, pack
+from components.node.handover import handover_files, pack
 from components.plan.plan import ClusterPlan
 from tests.cloud_init.metadata_server import Metadata
 from tests.cloud_init.node_sandbox import NodeSandbox, tar
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox, bash, function
+from tests.people import HANDED_OVER
 
 READY = '{"node":"head","state":"ready"}'
 BUSY = '{"node":"head","state":"running"}'
@@ -81,6 +82,21 @@ def test_changed_hand_over_restarts_a_finished_bootstrap(
     assert (node.root / "run/trainyard/handed-over").exists() is (again and bootstrap != "failed")
     assert node.read("var/lib/trainyard/handover/keys/trainer") == "two"
     assert (node.root / "var/lib/trainyard/status.json").exists() is not again
+
+
+def test_the_head_keeps_the_former_cluster_key(node: NodeSandbox) -> None:
+    def rotate(key: str) -> list[str]:
+        """Send a hand-over with this key. Return the former key and certificate, and what the program prints."""
+        files = {"cluster_key": f"{key}\n".encode(), "cluster_key-cert.pub": f"of {key}\n".encode()}
+        printed = send(node, hand_over() | files).stdout
+        former = [node.root / f"var/lib/trainyard/handover/former_cluster_key{end}" for end in ("", "-cert.pub")]
+        return [*(file.read_text().strip() if file.exists() else "" for file in former), printed.splitlines()[0]]
+
+    assert rotate("one") == ["", "", "hand-over: stored"]
+    assert rotate("one") == ["", "", "hand-over: unchanged"]
+    assert rotate("two") == ["one", "of one", "hand-over: stored"]
+    assert rotate("two") == ["one", "of one", "hand-over: unchanged"]
+    assert rotate("three") == ["two", "of two", "hand-over: stored"]
 
 
 def test_unchanged_hand_over_restarts_nothing(node: NodeSandbox) -> None:
@@ -233,8 +249,7 @@ def test_status_of_a_node_contains_its_partition(tmp_path: Path, written: str | 
 def test_hand_over_marks_nodes_of_same_fabric_groups(local_plan: ClusterPlan) -> None:
     apart, together = local_plan.workers[0], replace(local_plan.workers[1], placement="same_fabric")
     plan = replace(local_plan, workers=(apart, together))
-    secrets = Secrets(munge_key="bXVuZ2U=", cluster_key="cluster", user_public="ssh-ed25519 AAAAuser user@yard")
-    files = handover_files(plan, {host.name: "key" for host in plan.hosts}, secrets, Bundle(archive=b"", digest=""))
+    files = handover_files(plan, {host.name: "key" for host in plan.hosts}, HANDED_OVER, Bundle(archive=b"", digest=""))
     assert [line.split()[-1] for line in files["nodes"].decode().splitlines()] == ["any", "same_fabric"]
 
 

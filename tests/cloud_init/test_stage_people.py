@@ -74,16 +74,18 @@ class Node:
         role: str = "head",
         job_user_key: str = "ssh-ed25519 AAAA user@yard",
         os: str = "debian-13",
+        **env: str,
     ) -> Ran:
         plan = plan_of(*users)
-        files = {"people": people.render_people(plan), **people.render_keys(plan, job_user_key)}
+        accounts = {"trainer": [job_user_key], "ops": ["restrict ssh-ed25519 AAAA authority@yard"]}
+        files = {"people": people.render_people(plan), **people.render_keys(plan, accounts)}
         files |= people.render_accounts(plan)
         folder = self.root / "handover"
         self.sandbox.write({f"handover/{path}": text for path, text in files.items()})
         for old in (folder / "keys").iterdir():
             if f"keys/{old.name}" not in files:
                 old.unlink()
-        return self.sandbox.run("66-people", **ENV, ROLE=role, OS=os, TEST_HANDOVER=str(folder))
+        return self.sandbox.run("66-people", **ENV, **env, ROLE=role, OS=os, TEST_HANDOVER=str(folder))
 
     def read(self, path: str) -> str | None:
         return self.sandbox.read(path)
@@ -92,8 +94,14 @@ class Node:
 def test_stack_without_people_only_installs_the_job_users_key(tmp_path: Path) -> None:
     node = Node(tmp_path)
     ran = node.run().passed()
-    assert ran.commands == ["sshd -T -C user=trainer,host=yard-head,addr=10.77.0.4"]
-    assert [path.name for path in (tmp_path / "etc/trainyard/authorized_keys").iterdir()] == ["trainer"]
+    assert [line for line in ran.commands if not line.startswith("install ")] == [
+        "sshd -T -C user=trainer,host=yard-head,addr=10.77.0.4",
+        "systemctl try-reload-or-restart ssh.service",
+        "sshd -T -C user=ops,host=yard-head,addr=10.77.0.4",
+    ]
+    assert {path.name for path in (tmp_path / "etc/trainyard/authorized_keys").iterdir()} == {"trainer", "ops"}
+    # Until the settings change, sshd is neither restarted nor checked again.
+    assert node.run().passed().commands == ["sshd -T -C user=trainer,host=yard-head,addr=10.77.0.4"]
     assert not (tmp_path / "shared/people").exists()
 
 
@@ -112,6 +120,13 @@ def test_key_file_that_sshd_ignores_is_an_error(tmp_path: Path) -> None:
     # The check is skipped if sshd prints no settings.
     node.sandbox.answers["sshd -T"] = "1 Missing privilege separation directory: /run/sshd"
     node.run().passed()
+
+
+@pytest.mark.parametrize(("ledger", "home"), [("", ""), ("ledger", " .ssh/authorized_keys")])
+def test_sshd_ignores_the_admins_keys_from_user_data(tmp_path: Path, ledger: str, home: str) -> None:
+    Node(tmp_path).run(TEST_LEDGER=ledger and str(tmp_path / ledger)).passed()
+    settings = (tmp_path / "etc/ssh/sshd_config.d/92-trainyard-admin.conf").read_text()
+    assert settings == f"Match User ops\n  AuthorizedKeysFile {tmp_path}/etc/trainyard/authorized_keys/%u{home}\n"
 
 
 @pytest.mark.parametrize("role", ["head", "worker"])

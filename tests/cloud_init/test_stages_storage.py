@@ -262,8 +262,8 @@ def test_only_a_head_without_scheduler_has_a_hostfile(
 
 
 HEAD = {"ROLE": "head", "SCHEDULER": "slurm", "SHARED_DISK": "/dev/disk/by-id/x"}
-STATE = ("var/lib/slurm/slurmctld", "var/lib/mysql", "etc/trainyard/slurmdbd.password")
-FILES = (f"{STATE[0]}/file", f"{STATE[1]}/file", STATE[2])
+STATE = ("var/lib/slurm/slurmctld", "var/lib/mysql")
+FILES = (f"{STATE[0]}/file", f"{STATE[1]}/file")
 
 
 class Head(Sandbox):
@@ -290,11 +290,11 @@ def test_state_is_moved_once_to_an_image_of_root(tmp_path: Path) -> None:
     assert "mount -o loop,nosuid,nodev,noexec,noatime /srv/trainyard/state.img /srv/trainyard/state" in ran.commands
     assert "systemctl stop slurmctld.service slurmdbd.service mariadb.service" in ran.commands
     # After a crash, a copy with its final name is complete.
-    copies = [f"/srv/trainyard/state/{name}.new" for name in ("slurmctld", "mysql", "slurmdbd.password")]
+    copies = [f"/srv/trainyard/state/{name}.new" for name in ("slurmctld", "mysql")]
     assert ran.calls("sync") == [f"sync -f {copy}" for copy in copies]
-    assert head.state == ["old\n"] * 3
+    assert head.state == ["old\n"] * 2
     assert all((tmp_path / path).is_symlink() for path in STATE)
-    assert len(list(tmp_path.rglob("*.before-*"))) == 3
+    assert len(list(tmp_path.rglob("*.before-*"))) == 2
     assert head.run("52-state", **HEAD).calls("systemctl", "mkfs") == []
 
 
@@ -303,9 +303,9 @@ def test_new_head_uses_the_state_of_the_previous_head(tmp_path: Path) -> None:
     head.run("52-state", **HEAD).passed()
     for path in STATE:
         (tmp_path / path).unlink()
-    head.write(dict.fromkeys(FILES[:2], "package\n"))
+    head.write(dict.fromkeys(FILES, "package\n"))
     head.run("52-state", **HEAD).passed()
-    assert head.state == ["old\n"] * 3
+    assert head.state == ["old\n"] * 2
 
 
 def test_state_that_is_a_foreign_link_is_replaced(tmp_path: Path) -> None:

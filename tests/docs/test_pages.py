@@ -280,7 +280,7 @@ mkdir ~/states
 export PULUMI_CONFIG_PASSPHRASE=x PULUMI_BACKEND_URL="file://$HOME/states"
 """
 EXPECTED = {
-    "automation-api": ("head: 203.0.113.", "+ 37 to create"),
+    "automation-api": ("head: 203.0.113.", "+ 40 to create"),
     "own-network": ("trainyard:gcp:NodeGroup", '"trainer-1"'),
     "own-program": ('disk             : "datasets-', "own-gpu-1 slots=1"),
     "stack-reference": ('"opt-gpu-1"', '"gpus": 16'),

@@ -20,7 +20,7 @@ from tests.integration.bare import BareHost, prepared
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 AZURE = "azure-ubuntu-24.04-hpc"
-KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
+KEYS = AccessKeys("ssh-ed25519 AAAAauthority authority@yard")
 _INSTALL = """
 export DEBIAN_FRONTEND=noninteractive
 printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d

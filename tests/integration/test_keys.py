@@ -1,8 +1,9 @@
-"""Rotation of the job user's key and the munge key while a job runs on two nodes."""
+"""Rotation of each key while a job runs on two nodes."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,12 +46,20 @@ def opens(cluster: Project, key: Path, user: str, node: str = HEAD) -> bool:
     return done.returncode == 0
 
 
-def rotate(cluster: Project, name: str) -> None:
-    """Rotate a key with `pulumi up --replace`. Check that no machine is restarted."""
+def rotate(cluster: Project, key: str) -> None:
+    """Rotate a key with `yard rotate`. Check that no machine is restarted."""
     before = {node: cluster.pid(node) for node in (HEAD, FIRST, SECOND)}
-    cluster.replace(f"trainyard:index:Cluster$pulumi-python:dynamic:Resource::it-{name}")
+    cluster.yard("rotate", key, "--yes", timeout=900)
     assert {node: cluster.pid(node) for node in before} == before
     cluster.stack("preview", "--expect-no-changes")
+
+
+def keep(key: Path, folder: Path) -> Path:
+    """Copy a private key with its certificate, if it has one, and return the path of the copy."""
+    for file in key.parent.glob(f"{key.name}*"):
+        if file.name in {key.name, f"{key.name}-cert.pub"}:
+            shutil.copy(file, folder / file.name)
+    return folder / key.name
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +85,13 @@ def test_each_key_is_valid_for_one_user_only(cluster: Project) -> None:
 @pytest.mark.full
 def test_old_user_key_is_refused_and_the_job_continues(cluster: Project, job: dict[str, Any], tmp_path: Path) -> None:
     user, admin = files(cluster) / USER, files(cluster) / ADMIN
-    old = tmp_path / "old"
-    old.write_text(user.read_text())
-    old.chmod(0o600)
+    old = keep(user, tmp_path)
     # Older versions of Trainyard added this line to the file.
     public = subprocess.run(["ssh-keygen", "-y", "-f", admin], capture_output=True, text=True, check=True).stdout
     line = " ".join([*public.split()[:2], "admin@it"])
     cluster.yard("ssh", HEAD, "--", f"echo '{line}' >>~/.ssh/authorized_keys")
     assert opens(cluster, admin, "trainer")
-    rotate(cluster, "user-key")
+    rotate(cluster, "user")
     assert cluster.job_state(job) == "RUNNING"
     assert user.read_text() != old.read_text()
     for node in (HEAD, FIRST):
@@ -95,9 +102,69 @@ def test_old_user_key_is_refused_and_the_job_continues(cluster: Project, job: di
 
 
 @pytest.mark.full
+def test_old_admin_key_is_refused_and_the_job_continues(cluster: Project, job: dict[str, Any], tmp_path: Path) -> None:
+    admin = files(cluster) / ADMIN
+    old = keep(admin, tmp_path)
+    for node in (HEAD, FIRST):
+        text = cluster.as_root(node, "grep -h ssh_authorized_keys -A 3 /var/lib/cloud/instance/cloud-config.txt")
+        assert text.count(" authority@it") == 3, "user-data contains only the authority's key"
+    rotate(cluster, "admin")
+    assert cluster.job_state(job) == "RUNNING"
+    assert admin.read_text() != old.read_text()
+    for node in (HEAD, FIRST):
+        assert opens(cluster, admin, "ops", node)
+        assert not opens(cluster, old, "ops", node)
+
+
+@pytest.mark.full
+def test_workers_refuse_the_old_cluster_key(cluster: Project, job: dict[str, Any]) -> None:
+    handover = "/var/lib/trainyard/handover"
+    cluster.as_root(HEAD, f"mkdir -m 0700 /run/old && cp {handover}/cluster_key* /run/old")
+    rotate(cluster, "cluster")
+    options = f"-o BatchMode=yes -o IdentitiesOnly=yes -o UserKnownHostsFile={handover}/known_hosts"
+    new, old = (
+        cluster.as_root(HEAD, f"ssh -i {folder}/cluster_key {options} ops@{FIRST} echo in 2>&1 || true")
+        for folder in (handover, "/run/old")
+    )
+    assert new.strip() == "in"
+    assert "Permission denied" in old
+    # The current certificate is useless at another address.
+    assert not opens(cluster, stolen(cluster), "ops", HEAD)
+    assert cluster.job_state(job) == "RUNNING"
+
+
+def stolen(cluster: Project) -> Path:
+    """Copy the head's key and certificate to this computer, and return the path of the key."""
+    folder = cluster.folder / "stolen"
+    folder.mkdir(mode=0o700)
+    for name in ("cluster_key", "cluster_key-cert.pub"):
+        (folder / name).write_text(cluster.as_root(HEAD, f"cat /var/lib/trainyard/handover/{name}"))
+        (folder / name).chmod(0o600)
+    return folder / "cluster_key"
+
+
+@pytest.mark.full
+def test_job_continues_after_rotation_of_the_database_password(cluster: Project, job: dict[str, Any]) -> None:
+    shown = "sudo sed -n s/^StoragePass=//p /etc/slurm/slurmdbd.conf"
+    before = cluster.on(HEAD, shown)
+    rotate(cluster, "database")
+    after = cluster.on(HEAD, shown).strip()
+    assert after not in {"", before.strip()}
+    assert "slurmdbd is active" in cluster.on(HEAD, "echo slurmdbd is $(systemctl is-active slurmdbd)")
+    # The password is read from stdin, not from an argument.
+    assert "1" in cluster.on(
+        HEAD,
+        "(echo [client]; sudo sed -n s/^StoragePass=/password=/p /etc/slurm/slurmdbd.conf) >~/new.cnf; "
+        "mariadb --defaults-extra-file=$HOME/new.cnf --skip-ssl -u slurm -e 'SELECT 1' slurm_acct_db; rm ~/new.cnf",
+    )
+    assert cluster.on(HEAD, f"sacct -n -X -j {job['id']} -o state").split() == ["RUNNING"]
+    assert cluster.job_state(job) == "RUNNING"
+
+
+@pytest.mark.full
 def test_job_continues_after_rotation_of_the_munge_key(cluster: Project, job: dict[str, Any]) -> None:
     before = cluster.on(HEAD, MUNGE_KEY)
-    rotate(cluster, "munge-key")
+    rotate(cluster, "munge")
     keys = {cluster.on(node, MUNGE_KEY) for node in (HEAD, FIRST, SECOND)}
     assert len(keys) == 1
     assert before not in keys

@@ -183,13 +183,14 @@ def test_nodes_are_listed_before_slurm_runs(stack: FakeStack, local: Cluster) ->
     assert "has not become ready: the gate on the head has not passed" in err
 
 
-@pytest.mark.parametrize("words", [("roll", "gpu"), ("heal", "--perform")])
+@pytest.mark.parametrize("words", [("roll", "gpu"), ("rotate", "admin"), ("heal", "--perform")])
 def test_job_users_are_told_which_role_a_command_needs(
     words: tuple[str, ...], stack: FakeStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINYARD_OUTPUTS", str(stack.root / "outputs.json"))
     err = refused(*words)
-    assert f"`yard {' '.join(words).removesuffix(' gpu')}` changes machines, so it needs the role operator" in err
+    command = " ".join(words).removesuffix(" gpu").removesuffix(" admin")
+    assert f"`yard {command}` changes machines, so it needs the role operator" in err
     monkeypatch.delenv("TRAINYARD_OUTPUTS")
     monkeypatch.setenv("PATH", "/nonexistent")
     assert "needs the role operator" in refused(*words)

@@ -21,7 +21,7 @@ from yard.repair import roll
 from yard.run.bench import Record, save
 from yard.run.dataset import synthesise
 from yard.show import say_json
-from yard.stack import hosts
+from yard.stack import hosts, rotate
 from yard.stack.workspace import Machine
 
 __all__ = ["engine", "stacks"]
@@ -61,6 +61,7 @@ SHARED: dict[str, tuple[str, str]] = {
     "replace": ("replace yard-gpu-0 --dry-run", "echo 'yard-gpu-0|idle|none'"),
     "resume": ("resume 7", f"case $* in *resume*) echo 8 ;; *) {JOB} ;; esac"),
     "roll": ("roll gpu --dry-run", "echo 'yard-gpu-0|idle|none'"),
+    "rotate": ("rotate admin --dry-run", "exit 1"),
     "run": ("run --port 8888", "exit 1"),
     "ssh": ("ssh", "exit 1"),
     "submit": ("submit hello", "cat >/dev/null; echo 12"),
@@ -125,6 +126,7 @@ def run(
         program("ssh-keyscan", f"echo 'x {HOST_KEY}'")
         monkeypatch.setattr(hosts, "forget_host", lambda *_: "urn:pulumi:s::trainyard::a::c-hosts-node2-lease")
         monkeypatch.setattr(prices, "update", lambda: [PriceChange(machine="m", before=None, after=9.5)])
+        monkeypatch.setattr(rotate, "urn_of", lambda *_: "urn:a")
         monkeypatch.setattr(roll, "machines", lambda *_: {"yard-gpu-0": Machine(urn="urn:a", created="")})
         out = yard(*words.replace("FOLDER", str(tmp_path)).split(), "--json")[1]
         assert out, words

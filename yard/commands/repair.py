@@ -1,14 +1,15 @@
-"""Commands that drain, replace or repair a cluster's machines: drain, undrain, roll, replace, heal."""
+"""Commands that repair a cluster or replace its parts: drain, undrain, roll, replace, rotate, heal."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from yard.commands import completion
 from yard.commands.options import JsonOption, OutputsOption, StackOption, admin_of, operator_of, remote_of
+from yard.show import say_json
 
 if TYPE_CHECKING:
     from yard.repair.roll import RollRequest
@@ -127,11 +128,49 @@ def _replace(remote: Remote, request: RollRequest, *, abandon: bool, dry_run: bo
     rolls.show_plan(remote, request, as_json)
     if dry_run:
         return
+    _confirm("Replace these machines?", yes=yes)
+    raise typer.Exit(rolls.run_roll(remote, request))
+
+
+@app.command()
+def rotate(
+    key: Annotated[
+        Literal["admin", "cluster", "user", "munge", "database"],
+        typer.Argument(
+            metavar="KEY",
+            help="admin, cluster (from the head to workers), user (the job user), munge or database (password).",
+        ),
+    ],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Replace a key of the cluster: show a preview, ask, and run `pulumi up`.
+
+    No machine is replaced, and jobs continue. `pulumi up` also makes other changes to the stack that are pending.
+    """
+    from yard.stack import rotate as rotation
+
+    remote = operator_of(stack, outputs, "yard rotate")
+    if as_json and not dry_run:
+        raise typer.BadParameter("add --dry-run, because pulumi prints its output", param_hint="--json")
+    urn = rotation.resource_of(remote, key)
+    if as_json:
+        say_json({"key": key, "urn": urn})
+        return
+    if (code := rotation.preview(remote, urn)) or dry_run:
+        raise typer.Exit(code)
+    _confirm("Rotate this key?", yes=yes)
+    raise typer.Exit(rotation.rotate(remote, key, urn))
+
+
+def _confirm(question: str, *, yes: bool) -> None:
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter("add --yes, because there is no terminal to ask for confirmation")
     if not yes:
-        typer.confirm("Replace these machines?", abort=True)
-    raise typer.Exit(rolls.run_roll(remote, request))
+        typer.confirm(question, abort=True)
 
 
 @app.command()

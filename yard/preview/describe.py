@@ -27,7 +27,7 @@ from yard.stack.workspace import stack_names
 
 CONTRACT = 3
 """Version of `Snapshot`. Snapshots with different versions are not compared."""
-PLACEHOLDERS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
+PLACEHOLDERS = AccessKeys("ssh-ed25519 AAAAauthority authority@cluster")
 """Stand-ins for the public keys that `pulumi up` creates."""
 
 

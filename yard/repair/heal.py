@@ -36,7 +36,7 @@ from yard.run.queue import explain_node, parse_authors
 from yard.run.schedulers import Slurm
 from yard.show import say, say_json, table
 from yard.stack.remote import Remote
-from yard.stack.workspace import machines, replace_machines, wait_for_pulumi
+from yard.stack.workspace import machines, replace_resources, wait_for_pulumi
 
 NEEDS_A_PERSON = 3
 """The exit code of `yard heal --auto` if a stack with `repair: ask` needs repairs, or if there is an epidemic."""
@@ -198,7 +198,7 @@ def _perform(remote: Remote, decision: Decision) -> int:
         stack = remote.stack.name
         wait_for_pulumi(stack)
         urns = [machine.urn for machine in machines(stack, [decision.node]).values()]
-        return replace_machines(stack, urns)
+        return replace_resources(stack, urns)
     if decision.step is Step.REBOOT:
         argv = remote.argv("sudo -n systemctl reboot", remote.host(decision.node, admin=True))
         # The connection can end before the command does, so the exit code is ignored.

@@ -19,7 +19,7 @@ from yard.run.schedulers import Slurm
 from yard.show import INTERRUPTED, say, say_json, warn
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote
-from yard.stack.workspace import machines, replace_machines, wait_for_pulumi
+from yard.stack.workspace import machines, replace_resources, wait_for_pulumi
 
 _POLL_SECONDS = 5.0
 _HANDLER_SECONDS = 120
@@ -285,7 +285,7 @@ def _replace(remote: Remote, file: Path, roll: Roll) -> int:
     stack = remote.stack.name
     wait_for_pulumi(stack)
     old = [machine.urn for name, machine in machines(stack, batch).items() if machine.created == roll.replacing[name]]
-    if code := replace_machines(stack, old):
+    if code := replace_resources(stack, old):
         warn(
             f"`pulumi up` ended with exit code {code} before it had replaced {', '.join(batch)}; its message is above. "
             f"Fix: correct the cause if there was an error, then run `{roll.command}` to continue"

@@ -29,6 +29,8 @@ ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` logs in to the host yard-head as the admin."""
 USER_KEY, ADMIN_KEY = "id_ed25519", "id_ed25519_admin"
 """Files in a stack's folder with the private keys of the job user and the admin, if yard uses these keys."""
+ADMIN_CERTIFICATE = f"{ADMIN_KEY}-cert.pub"
+"""The file in which ssh looks for the certificate of the admin's key."""
 USER_VARIABLE = "TRAINYARD_USER"
 """Environment variable with the name of the person who uses yard."""
 
@@ -42,7 +44,7 @@ _TUNNEL_SECONDS = 50
 RELAY = Path(trainyard.__file__).resolve().with_name("relay.py")
 SOCKETS = Path.home() / ".yard"
 """Sockets of shared SSH connections. They are outside the checkout, because their paths are limited to 107 bytes."""
-_FORMAT = 4
+_FORMAT = 5
 """Version of the cached files. Files of another version are rewritten."""
 _FIX = (
     "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "
@@ -256,7 +258,7 @@ def forget(folder: Path) -> None:
     for socket in glob(f"{control[1]}*") if control else ():
         command = ["ssh", "-F", "/dev/null", "-o", f"ControlPath={socket}", "-O", "exit", "any"]
         subprocess.run(command, capture_output=True, check=False)
-    for name in ("config", "known_hosts", USER_KEY, ADMIN_KEY, "outputs.json", TUNNEL_LOG):
+    for name in ("config", "known_hosts", USER_KEY, ADMIN_KEY, ADMIN_CERTIFICATE, "outputs.json", TUNNEL_LOG):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -318,7 +320,8 @@ def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Clus
     # The .gitignore of a project that `yard new` did not create may not contain this folder.
     _replace(project.state() / ".gitignore", "*\n")
     # A person does not need the job user's key, and jobs do not need the admin's. Without a key, ssh cannot use it.
-    for name, key in ((USER_KEY, None if login else user), (ADMIN_KEY, admin)):
+    keys = {USER_KEY: None if login else user, ADMIN_KEY: admin, ADMIN_CERTIFICATE: outputs.get("admin_certificate")}
+    for name, key in keys.items():
         if isinstance(key, str):
             _replace(folder / name, key.rstrip("\n") + "\n")
         else:

@@ -6,9 +6,11 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from trainyard.certificate import expiry
 from trainyard.errors import RemoteError
-from yard.stack.load import ADMIN_SUFFIX, TUNNEL_LOG, Stack, load_stack
+from yard.stack.load import ADMIN_CERTIFICATE, ADMIN_SUFFIX, TUNNEL_LOG, Stack, load_stack
 
 _SSH_FAILED = 255
 _NEVER_STARTED = (
@@ -41,7 +43,8 @@ class Remote:
     def host(self, name: str | None, *, admin: bool = False) -> str:
         """Return the SSH name of a host. If `name` is None, return the SSH name of the head.
 
-        Raises RemoteError if the host is unknown, or if the outputs contain no key for an `admin` login.
+        Raises RemoteError if the host is unknown, if the outputs contain no key for an `admin` login, or if the
+        certificate of this key has expired.
         """
         known = list(self.stack.cluster.addresses)
         chosen = name or known[0]
@@ -52,7 +55,24 @@ class Remote:
                 f"{self.stack.outputs or self.stack.name} contains no admin key, so it allows only jobs. "
                 "Fix: ask an operator of the cluster to run this command"
             )
+        if admin and not self.stack.is_admin:
+            self._check_certificate()
         return chosen + ADMIN_SUFFIX if admin else chosen
+
+    def _check_certificate(self) -> None:
+        expired = expiry([self.stack.folder / ADMIN_CERTIFICATE])
+        if expired and not self._refreshed:
+            self._refresh()  # another operator may have renewed it
+            expired = expiry([self.stack.folder / ADMIN_CERTIFICATE])
+        if expired:
+            raise RemoteError(
+                f"{expired}. Fix: an operator of the cluster renews it with `yard rotate admin --stack "
+                f"{self.stack.name}` or `pulumi up`"
+            )
+
+    def _refresh(self) -> None:
+        self._refreshed = True
+        self.stack = load_stack(self.stack.name, refresh=True, file=self.stack.outputs)
 
     def argv(self, command: str | None, host: str, *options: str) -> list[str]:
         """Return the command that runs ssh. `command` is a line for the remote shell."""
@@ -66,8 +86,7 @@ class Remote:
         """Run `command` on the head as the job user or the admin, and return its stdout. Raises RemoteError."""
         done = self._attempt(command, stdin, seconds, admin)
         if self._can_retry(done):
-            self._refreshed = True
-            self.stack = load_stack(self.stack.name, refresh=True, file=self.stack.outputs)
+            self._refresh()
             done = self._attempt(command, stdin, seconds, admin)
         if done.returncode == 0:
             return done.stdout.decode(errors="replace")
@@ -75,6 +94,8 @@ class Remote:
         head = self.stack.cluster.head
         if done.returncode != _SSH_FAILED:
             raise RemoteError(message)
+        if self.stack.login and "Permission denied" in message and (expired := expiry(_own_certificates())):
+            raise RemoteError(f"{message}; {expired}. Fix: let your certificate authority sign your key again")
         # `pulumi up` cannot start a deallocated machine, because azure-native has no property for the power state.
         start = (
             "ask an operator of the cluster to check the head"
@@ -121,6 +142,10 @@ class Remote:
         printed = done.stderr.decode(errors="replace")
         not_started = done.returncode == _SSH_FAILED and any(phrase in printed for phrase in _NEVER_STARTED)
         return not_started and not self._refreshed
+
+
+def _own_certificates() -> list[Path]:
+    return sorted(Path.home().glob(".ssh/*-cert.pub"))
 
 
 def shell(words: Sequence[str]) -> str:

@@ -301,17 +301,26 @@ class Machine:
 
 def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
     """Return a mapping from host name to machine. Hosts without a machine in the stack's state are omitted."""
+    found = {
+        entry["inputs"][HOST_INPUTS[entry["type"]]]: Machine(urn=entry["urn"], created=str(entry.get("created", "")))
+        for entry in _resources(stack)
+        if entry["type"] in HOST_INPUTS
+    }
+    return {name: found[name] for name in names if name in found}
+
+
+def urn_of(stack: str, name: str) -> str | None:
+    """Return the URN of the resource `name`, or None if the stack's state does not contain it."""
+    return next((entry["urn"] for entry in _resources(stack) if entry["urn"].rpartition("::")[2] == name), None)
+
+
+def _resources(stack: str) -> list[dict[str, Any]]:
+    """Return the resources in the stack's state. A resource whose deletion failed has the URN of its replacement."""
     done = pulumi.run(["stack", "export", "--stack", stack], pulumi.environment(required=True))
     if done.returncode:
         raise StackError(f"`pulumi stack export` of {stack} failed: {done.stderr.strip()}")
-    resources = json.loads(done.stdout)["deployment"].get("resources", ())
-    # A machine whose deletion failed remains in the state with the same URN.
-    found = {
-        entry["inputs"][HOST_INPUTS[entry["type"]]]: Machine(urn=entry["urn"], created=str(entry.get("created", "")))
-        for entry in resources
-        if entry["type"] in HOST_INPUTS and not entry.get("delete")
-    }
-    return {name: found[name] for name in names if name in found}
+    found = json.loads(done.stdout)["deployment"].get("resources", ())
+    return [entry for entry in found if not entry.get("delete")]
 
 
 def wait_for_pulumi(stack: str) -> None:
@@ -331,15 +340,27 @@ def wait_for_pulumi(stack: str) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def replace_machines(stack: str, urns: Collection[str]) -> int:
-    """Replace the machines that have these URNs, and return the exit code of `pulumi up`.
+def replace_resources(stack: str, urns: Collection[str]) -> int:
+    """Replace the resources that have these URNs, and return the exit code of `pulumi up`.
 
     Only new machines get the user-data and image of this version.
     """
-    arguments = [*SHOW, "--yes", "--skip-preview", *(word for urn in urns for word in ("--replace", urn))]
+    return _operate(stack, "up", ("--yes", "--skip-preview", *_replacing(urns)))
+
+
+def preview_replacement(stack: str, urns: Collection[str]) -> int:
+    """Print what `replace_resources` would change, and return the exit code of `pulumi preview`."""
+    return _operate(stack, "preview", _replacing(urns))
+
+
+def _replacing(urns: Collection[str]) -> Sequence[str]:
+    return [word for urn in urns for word in ("--replace", urn)]
+
+
+def _operate(stack: str, verb: str, arguments: Sequence[str]) -> int:
     if not _has_stack_file(stack):
-        return pulumi.run_pulumi(["up", "-s", stack, *arguments], pulumi.environment(required=True))
-    return Workspace(stack).operate("up", arguments)
+        return pulumi.run_pulumi([verb, "-s", stack, *SHOW, *arguments], pulumi.environment(required=True))
+    return Workspace(stack).operate(verb, [*SHOW, *arguments])
 
 
 def _has_stack_file(stack: str) -> bool:

@@ -100,7 +100,9 @@ class AzurePlatform(Platform):
         storage = self._storage()
         self.shared = storage if isinstance(storage, SharedFiles) else storage.files
         disk = storage if isinstance(storage, SharedStorage) else None
-        self._births, self._admin_key = args.births(self.shared), args.admin_key
+        self._births = args.births(self.shared)
+        # Azure requires a key for the admin user. User-data permits the same key (components/node/user_data.py).
+        self._admin_key = args.access.apply(lambda keys: keys.authority)
         head = Head(
             f"{plan.name}-head",
             HeadArgs(

@@ -9,7 +9,7 @@ import pulumi
 from pulumi_command import remote
 
 from components.node.parameters import SharedFiles, birth_env
-from components.node.user_data import ADMIN_USER, AccessKeys
+from components.node.user_data import ADMIN_USER
 from components.plan.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
 from components.platforms.hosts.connect import route
@@ -63,9 +63,7 @@ class HostsPlatform(Platform):
         """Begin the lease. A changed script updates the resource, because a replacement would end the new lease: Pulumi
         deletes the old resource after it has created the new one."""
         plan, keep, shared = self._args.plan, self._spec.keep_files, self._shared
-        script = pulumi.Output.all(self._args.admin_key, self._args.cluster_key).apply(
-            lambda keys: lease_script(plan, host, AccessKeys(keys[0], keys[1]), keep_files=keep, shared=shared)
-        )
+        script = self._args.access.apply(lambda keys: lease_script(plan, host, keys, keep_files=keep, shared=shared))
         return self._command(host, "lease", script, pulumi.ResourceOptions(depends_on=list(after)), delete=GIVE_BACK)
 
     def _bring_up(self, host: HostPlan, lease: remote.Command) -> Host:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from components.node.files import changed_paths, driver_version
-from components.node.user_data import AccessKeys, host_users, install_script
+from components.node.user_data import AccessKeys, admin_keys, install_script
 from components.plan.plan import ClusterPlan, HostPlan
 
 AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec bash -s; else exec sudo -n bash -s; fi'
@@ -105,14 +105,16 @@ def lease_script(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, *, keep_fi
 
     If the users and the ledger exist, the script updates the users' keys and the ledger's programs.
     """
-    admin, _ = host_users(plan.head.private_ip, host.role, keys)
+    # sshd keeps reading this file, so it contains no line for the admin. After the hand-over, the admin's lines are in
+    # /etc/trainyard (66-people), where a rotated key is refused.
+    provisioner, _, from_head = admin_keys(plan.head.private_ip, keys.authority)
     paths = sorted({*changed_paths(), *_OTHER_PATHS})
     facts = {
         "CLUSTER": plan.name,
         "ROLE": host.role.value,
         "SCHEDULER": plan.scheduler,
         "KEEP_FILES": "yes" if keep_files else "no",
-        "ADMIN_KEYS": "\n".join(admin["ssh_authorized_keys"]),
+        "ADMIN_KEYS": f"{provisioner}\n{from_head}",
         "PATHS": "\n".join(paths),
         "SHARED_FOLDER": shared.path,
     }

@@ -6,31 +6,62 @@ from typing import Any
 
 from components.node import people, slurm
 from components.node.bundle import Bundle
-from components.node.handover import Secrets, handover_files
+from components.node.handover import handover_files
+from components.node.user_data import Login
+from components.plan.plan import ClusterPlan
 from tests.components.stackfile.test_people import plan_of
-from tests.people import person, public_key
+from tests.people import HANDED_OVER, person, public_key
 
 ANN = person("ann", accounts=["vision", "nlp"])
 BOB = person("bob", admin=True, uid=20000)
 
 
+AUTHORITY = public_key("z")
+
+
+def handed_over(plan: ClusterPlan) -> dict[str, bytes]:
+    return handover_files(plan, {host.name: "key" for host in plan.hosts}, HANDED_OVER, Bundle(archive=b"", digest=""))
+
+
+def keys_of(files: dict[str, bytes]) -> dict[str, str]:
+    return {path: text.decode() for path, text in files.items() if path.startswith("keys/")}
+
+
 def test_hand_over_contains_people_groups_and_keys() -> None:
-    plan = plan_of(ANN, BOB)
-    secrets = Secrets(munge_key="bXVuZ2U=", cluster_key="cluster", user_public="ssh-ed25519 AAAA user@yard\n")
-    files = handover_files(plan, {host.name: "key" for host in plan.hosts}, secrets, Bundle(archive=b"", digest=""))
+    files = handed_over(plan_of(ANN, BOB))
     assert files["people"].decode() == (
         "group nlp 51270\ngroup vision 53852\nuser ann 23870 user vision,nlp\nuser bob 20000 admin -\n"
     )
-    keys = {path: text.decode() for path, text in files.items() if path.startswith("keys/")}
+    keys = keys_of(files)
+    admin = keys.pop("keys/ops")
     assert keys == {
-        "keys/trainer": "ssh-ed25519 AAAA user@yard\n",
+        "keys/trainer": "ssh-ed25519 AAAAuser user@yard\n",
         "keys/ann": f"{public_key('a')}\n",
         "keys/bob": f"{public_key('b')}\n",
     }
-    without = handover_files(
-        plan_of(), {host.name: "key" for host in plan.hosts}, secrets, Bundle(archive=b"", digest="")
+    # Only the certificates of the current keys permit logins as the admin.
+    assert admin == (
+        "restrict ssh-ed25519 AAAAauthority\n"
+        'cert-authority,principals="admin-ab0d9fc5ce19" ssh-ed25519 AAAAauthority\n'
+        f'restrict,from="10.77.0.4",cert-authority,principals="{Login.HEAD.principal("x AAAAcluster")}" '
+        "ssh-ed25519 AAAAauthority\n"
     )
-    assert (without["people"], {path for path in without if path.startswith("keys/")}) == (b"", {"keys/trainer"})
+    without = handed_over(plan_of())
+    assert (without["people"], set(keys_of(without))) == (b"", {"keys/trainer", "keys/ops"})
+
+
+def test_a_certificate_permits_only_the_person_that_it_names() -> None:
+    without_key = {**ANN, "ssh_keys": []}
+    keys = keys_of(handed_over(plan_of(without_key, BOB, ssh={"ca": AUTHORITY})))
+    assert keys["keys/ann"] == f'cert-authority,principals="ann" {AUTHORITY}\n'
+    assert keys["keys/bob"] == f'{public_key("b")}\ncert-authority,principals="bob" {AUTHORITY}\n'
+    assert AUTHORITY not in keys["keys/ops"] + keys["keys/trainer"]
+
+
+def test_the_database_password_is_only_in_slurmdbd_conf() -> None:
+    files = handed_over(plan_of())
+    assert [path for path, text in files.items() if b"SECRETOFTHEDATABASE" in text] == ["slurm/slurmdbd.conf"]
+    assert files["slurm/slurmdbd.conf"].endswith(b"\nStoragePass=SECRETOFTHEDATABASE\n")
 
 
 def test_accounting_has_a_row_for_each_user_of_an_account() -> None:

@@ -26,7 +26,7 @@ from components.spec.model import PlatformSpec
 from tests.conftest import ROOT
 from trainyard.errors import CatalogError
 
-KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
+KEYS = AccessKeys("ssh-ed25519 AAAAauthority authority@yard")
 FILES = ROOT / "cloud-init" / "files"
 
 
@@ -80,11 +80,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory, local_plan: ClusterPlan)
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_keys_permit_only_the_admin_and_the_head(local_plan: ClusterPlan, index: int) -> None:
+def test_user_data_permits_only_the_authoritys_certificates(local_plan: ClusterPlan, index: int) -> None:
     admin, trainer = yaml.safe_load(cloud_config(local_plan, local_plan.hosts[index], KEYS))["users"]
-    # The cluster key works only from the head, and only to run commands on workers.
-    from_head = [f'restrict,from="10.77.0.4" {KEYS.cluster_public}'] if index else []
-    assert admin["ssh_authorized_keys"] == [KEYS.admin_public, *from_head]
+    assert admin["ssh_authorized_keys"] == [
+        f"restrict {KEYS.authority}",
+        f'cert-authority,principals="admin" {KEYS.authority}',
+        # The head's certificate works only from the head, and only to run commands.
+        f'restrict,from="10.77.0.4",cert-authority,principals="head" {KEYS.authority}',
+    ]
     assert not trainer.keys() & {"ssh_authorized_keys", "sudo"}
     # Workers mount /home from the head, so cloud-init must not write to it.
     assert trainer.get("no_create_home", False) is bool(index)
@@ -176,7 +179,8 @@ def test_refuses_fragments_with_generated_keys(
 
 def test_the_identity_of_machines_does_not_change(local_plan: ClusterPlan) -> None:
     """Other values would replace the machines of all existing stacks."""
-    found = [birth_of(local_plan, host, KEYS).identity[:16] for host in local_plan.hosts[:2]]
+    keys = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
+    found = [birth_of(local_plan, host, keys).identity[:16] for host in local_plan.hosts[:2]]
     assert found == ["7c035d9f1294c32c", "d9bd38593af0c446"]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, {root!r})
 
-from components.node.user_data import Birth
+from components.node.user_data import AccessKeys, Birth
 from components.platforms.base import PlatformArgs
 from components.stackfile.read import read_stack
 from components.platforms.{provider}.platform import {kind}
@@ -35,8 +35,8 @@ class Args(PlatformArgs):
 
 
 stack = read_stack(Path("stack.yaml"))
-key = pulumi.Output.from_input("ssh-ed25519 AAAAadmin admin@cluster")
-args = Args(plan=stack.plan, admin_key=key, cluster_key=key)
+access = pulumi.Output.from_input(AccessKeys("ssh-ed25519 AAAAadmin admin@cluster"))
+args = Args(plan=stack.plan, access=access)
 platform = {kind}("c", args)
 pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hosts)))
 """

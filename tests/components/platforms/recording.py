@@ -28,7 +28,7 @@ from offline.cloud.outputs import host_key
 from trainyard.strict_yaml import load_own
 
 ROOT = Path(__file__).parents[3]
-KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
+KEYS = AccessKeys("ssh-ed25519 AAAAauthority authority@cluster")
 HOST_KEY = host_key("local")
 
 Edits = dict[str, Any]
@@ -127,8 +127,7 @@ def _record(plan: ClusterPlan) -> Built:
     pulumi.runtime.set_mocks(recorder, preview=False)
 
     def program() -> pulumi.Output[Any]:
-        admin, cluster = (pulumi.Output.from_input(key) for key in (KEYS.admin_public, KEYS.cluster_public))
-        args = PlatformArgs(plan=plan, admin_key=admin, cluster_key=cluster)
+        args = PlatformArgs(plan=plan, access=pulumi.Output.from_input(KEYS))
         platform = platform_class(plan.provider)("c", args)
         location: pulumi.Output[SharedFiles] = pulumi.Output.from_input(platform.shared)
         return pulumi.Output.all(

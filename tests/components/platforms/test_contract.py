@@ -47,16 +47,34 @@ from yard.stack.workspace import machines
 pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:DeprecationWarning")
 
 KEYS = {
-    "admin_private": "SECRET-OF-THE-ADMIN",
-    "admin_public": "ssh-ed25519 AAAAadmin admin@cluster",
-    "cluster_private": "SECRET-OF-THE-CLUSTER",
-    "cluster_public": "ssh-ed25519 AAAAcluster cluster@cluster",
+    "admin_private": "SECRET-OF-THE-AUTHORITY",
+    "admin_public": "ssh-ed25519 AAAAauthority authority@cluster",
+    "cluster_private": "",
+    "cluster_public": "",
 }
+
+
+def certified(login: str, secret: str) -> dict[str, str]:
+    return {
+        "private": secret,
+        "public": f"ssh-ed25519 AAAA{login} {login}@cluster",
+        "certificate": f"certificate of {secret.lower()}",
+    }
+
+
 USER_KEY = {"private": "SECRET-OF-THE-USER", "public": "ssh-ed25519 AAAAuser user@cluster"}
 MUNGE_KEY = {"key": "U0VDUkVULU9GLU1VTkdF"}
-STACK_KEYS: Mapping[str, Mapping[str, str]] = {"-keys": KEYS, "-user-key": USER_KEY, "-munge-key": MUNGE_KEY}
+STACK_KEYS: Mapping[str, Mapping[str, str]] = {
+    "-keys": KEYS,
+    "-admin-key": certified("admin", "SECRET-OF-THE-ADMIN"),
+    "-cluster-key": certified("cluster", "SECRET-OF-THE-CLUSTER"),
+    "-user-key": USER_KEY,
+    "-munge-key": MUNGE_KEY,
+    "-database-password": {"password": "SECRETOFTHEDATABASE"},
+}
 """Outputs of key resources, by the suffix of the resource name."""
-SECRETS = [word for keys in STACK_KEYS.values() for name, word in keys.items() if "public" not in name]
+SECRET_OUTPUTS = ("admin_private", "cluster_private", "private", "key", "password")
+SECRETS = [word for keys in STACK_KEYS.values() for name, word in keys.items() if name in SECRET_OUTPUTS and word]
 ANYBODY = {"0.0.0.0/0", "::/0", "*", "Internet"}
 
 CHOICES: dict[str, Edits] = {
@@ -149,9 +167,12 @@ def test_a_cluster_satisfies_the_platform_contract(part: Contract, cluster: Decl
     for name, text in given.items():
         assert f"TRAINYARD_NODE={name}\n" in text
         assert len(text.encode()) < platform.user_data_limit * 2 / 3
-    # Only the bring-up commands over SSH contain secrets.
+    # Only the signed keys and the bring-up commands over SSH contain secrets.
     for kind, name, inputs in built.resources:
-        if (kind, "-bringup-" in name) != ("command:remote:Command", True):
+        if not name.endswith(("-admin-key", "-cluster-key")) and (kind, "-bringup-" in name) != (
+            "command:remote:Command",
+            True,
+        ):
             assert not [word for word in SECRETS if word in repr(inputs)], name
     assert not [word for word in SECRETS for text in given.values() if word in text]
     # SSH is allowed only from the networks in the stack file.
@@ -212,6 +233,9 @@ def test_external_storage_declares_no_storage_resource(provider: str, loops: asy
 
 
 ROTATED = {
+    "-admin-key": certified("new", "NEW-SECRET"),
+    "-cluster-key": certified("new", "NEW-SECRET"),
+    "-database-password": {"password": "NEWSECRET"},
     "-user-key": {"private": "NEW-SECRET", "public": "ssh-ed25519 AAAAnew user@cluster"},
     "-munge-key": {"key": "TkVXLVNFQ1JFVA=="},
 }

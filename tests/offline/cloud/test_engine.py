@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from components.host_keys import fingerprint
+from components.keys import certificate
+from components.node.user_data import Login
 from offline.cloud.outputs import host_key
 from tests.offline.cloud.stack import ROOT, Run, TestStack, wait_until
+from trainyard.certificate import valid_before
 from trainyard.machines import ACCEPT
+from yard.stack.rotate import RESOURCES
 
 pytestmark = pytest.mark.engine
 
@@ -80,10 +86,15 @@ def test_an_interrupted_destroy_can_be_resumed(stack: TestStack) -> None:
 _KEYS = """
 from components.keys import StackKeys
 
-keys = StackKeys("yard", "yard", pulumi.ResourceOptions())
-pulumi.export("cluster", pulumi.Output.all(keys.cluster.admin_private, keys.cluster.cluster_private))
+keys = StackKeys("yard", "yard", "10.77.0.4", pulumi.ResourceOptions())
+pulumi.export("access", keys.access.apply(lambda access: [access.authority, access.former_cluster]))
+pulumi.export("authority", keys.authority.admin_private)
+for name in ("admin", "cluster"):
+    key = getattr(keys, name)
+    pulumi.export(name, pulumi.Output.all(key.private, key.public, key.certificate))
 pulumi.export("user", pulumi.Output.all(keys.user.private, keys.user.public))
 pulumi.export("munge", keys.munge.key)
+pulumi.export("database", keys.database.password)
 """
 
 
@@ -98,23 +109,85 @@ def test_only_a_rotation_changes_a_key(keys: TestStack) -> None:
     keys.write(_KEYS)
     keys.up().passed()
     before = keys.outputs()
-    for name, output in (("yard-user-key", "user"), ("yard-munge-key", "munge")):
-        keys.up("--replace", f"urn:pulumi:test::small::pulumi-python:dynamic:Resource::{name}").passed()
+    for output, end in RESOURCES.items():
+        keys.up("--replace", f"urn:pulumi:test::small::pulumi-python:dynamic:Resource::yard-{end}").passed()
         after = keys.outputs()
         assert [key for key in before if before[key] != after[key]] == [output]
         before = after
     # The state of another version contains another serialized provider.
-    file = keys.folder / "state.json"
-    keys("stack", "export", "-s", "test", "--file", str(file)).passed()
-    state = json.loads(file.read_text())
-    for one in state["deployment"]["resources"]:
+    changed = []
+
+    def change(one: dict[str, Any]) -> None:
         if "__provider" in one.get("inputs", {}):
             one["inputs"]["__provider"] = one["outputs"]["__provider"] = "another version"
-    file.write_text(json.dumps(state))
-    assert file.read_text().count('"__provider": "another version"') == 6
-    keys("stack", "import", "-s", "test", "--file", str(file)).passed()
+            changed.append(one["urn"])
+
+    edit_state(keys, change)
+    assert len(changed) == 6
     keys.up("--expect-no-changes").passed()
     assert keys.outputs() == before
+
+
+def edit_state(stack: TestStack, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change each resource in the stack's state, in which private keys are encrypted."""
+    file = stack.folder / "state.json"
+    stack("stack", "export", "-s", "test", "--file", str(file)).passed()
+    assert "PRIVATE KEY" not in file.read_text()
+    state = json.loads(file.read_text())
+    for one in state["deployment"]["resources"]:
+        change(one)
+    file.write_text(json.dumps(state))
+    stack("stack", "import", "-s", "test", "--file", str(file)).passed()
+
+
+def test_up_renews_a_certificate_that_ends_soon_for_the_same_key(keys: TestStack) -> None:
+    keys.write(_KEYS)
+    keys.up().passed()
+    before = keys.outputs()
+    private, public, _ = before["admin"]
+
+    def change(one: dict[str, Any]) -> None:
+        if one["urn"].endswith("::yard-admin-key"):
+            one["outputs"]["certificate"] = certificate(Login.ADMIN, public, before["authority"], validity="-1d:+80d")
+
+    edit_state(keys, change)
+    keys.up().passed()
+    after = keys.outputs()
+    assert after["admin"][:2] == [private, public]
+    assert valid_before(after["admin"][2]) - time.time() > 300 * 86400
+    assert {name for name in before if before[name] != after[name]} == {"admin"}
+    keys.up("--expect-no-changes").passed()
+
+
+def test_a_new_authority_signs_the_same_keys(keys: TestStack) -> None:
+    keys.write(_KEYS)
+    keys.up().passed()
+    before = keys.outputs()
+    keys.up("--replace", "urn:pulumi:test::small::pulumi-python:dynamic:Resource::yard-keys").passed()
+    after = keys.outputs()
+    assert {name for name in before if before[name] != after[name]} == {"access", "authority", "admin", "cluster"}
+    for name in ("admin", "cluster"):
+        assert after[name][:2] == before[name][:2]
+        assert after[name][2] != before[name][2]
+
+
+def test_the_former_admin_key_becomes_the_authority(keys: TestStack) -> None:
+    keys.write(_KEYS)
+    keys.up().passed()
+    before = keys.outputs()
+
+    def change(one: dict[str, Any]) -> None:
+        if one["urn"].endswith("::yard-keys"):
+            one["outputs"] |= {"cluster_public": "ssh-ed25519 AAAAold", "cluster_private": "old"}
+
+    edit_state(keys, change)
+    keys.write(_KEYS + 'pulumi.export("preview", keys.access.apply(lambda access: access.former_cluster))\n')
+    # In the preview, the keys in user-data are known, so that no machine seems to be replaced.
+    assert '"ssh-ed25519 AAAAold"' in keys.preview("--show-secrets").passed()
+    keys.up().passed()
+    after = keys.outputs()
+    assert after["access"] == [before["access"][0], "ssh-ed25519 AAAAold"]
+    assert after["authority"] == before["authority"]
 
 
 _HOST_KEYS = """

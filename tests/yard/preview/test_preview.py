@@ -122,7 +122,7 @@ def test_a_description_contains_no_secrets(tmp_path: Path) -> None:
     described = json.dumps([stack_json(Report(description=description)), asdict(description.snapshot)])
     assert "hunter2" not in described
     assert "v1:abc" not in described
-    assert PLACEHOLDERS.admin_public in described
+    assert PLACEHOLDERS.authority in described
 
 
 @pytest.fixture

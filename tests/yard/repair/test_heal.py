@@ -253,7 +253,7 @@ def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
         monkeypatch.setattr(
             repairs, "machines", lambda _, names: {names[0]: Machine(urn=f"urn:{names[0]}", created="")}
         )
-        monkeypatch.setattr(repairs, "replace_machines", head.replace)
+        monkeypatch.setattr(repairs, "replace_resources", head.replace)
         return head
 
     return make

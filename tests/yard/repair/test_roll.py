@@ -23,7 +23,7 @@ from yard.repair.roll import RollRequest, abandon, record_of, run_roll, show_pla
 from yard.stack import pulumi, workspace
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote
-from yard.stack.workspace import Machine, machines, replace_machines, wait_for_pulumi
+from yard.stack.workspace import Machine, machines, replace_resources, wait_for_pulumi
 
 ONE = RollRequest(target="gpu")
 
@@ -105,7 +105,7 @@ def site(stack: FakeStack, local: Cluster, monkeypatch: pytest.MonkeyPatch) -> S
     monkeypatch.setattr(Remote, "run", lambda _, command, **kind: made.run(command, **kind))
     monkeypatch.setattr(rolls, "machines", made.machines)
     monkeypatch.setattr(rolls, "wait_for_pulumi", made.waits.append)
-    monkeypatch.setattr(rolls, "replace_machines", made.up)
+    monkeypatch.setattr(rolls, "replace_resources", made.up)
     # The real module stays unchanged, because threads of other tests can call time.sleep.
     monkeypatch.setattr(rolls, "time", SimpleNamespace(monotonic=time.monotonic, sleep=made.sleep))
     return made
@@ -333,7 +333,7 @@ def test_up_replaces_the_machines(stack: FakeStack, tmp_path: Path) -> None:
     (stack.root / "stacks").mkdir(exist_ok=True)
     committed = stack.root / "stacks" / "Pulumi.local.yaml"
     committed.write_text("config: {}\n")
-    assert replace_machines("local", ["urn:a", "urn:b"]) == 0
+    assert replace_resources("local", ["urn:a", "urn:b"]) == 0
     calls = (tmp_path / "programs" / "pulumi.calls").read_text().splitlines()
     # Pulumi writes the salt to the copy of the stack file, not to the committed file.
     copy = stack.root / ".trainyard" / "stacks" / "Pulumi.local.yaml"
@@ -346,7 +346,7 @@ def test_up_replaces_the_machines(stack: FakeStack, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("export")
 def test_a_qualified_stack_has_no_copied_file(tmp_path: Path) -> None:
     wait_for_pulumi("team/trainyard/prod")
-    assert replace_machines("team/trainyard/prod", []) == 0
+    assert replace_resources("team/trainyard/prod", []) == 0
     calls = (tmp_path / "programs" / "pulumi.calls").read_text().splitlines()
     assert calls[-1] == "up -s team/trainyard/prod --non-interactive --suppress-outputs --yes --skip-preview"
 

@@ -18,6 +18,7 @@ import pytest
 from components.platforms.registry import Baking
 from tests.components.platforms.recording import current_name, planned
 from tests.offline.loopback_sshd import Sshd
+from tests.trainyard.test_certificate import sign
 from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
 from tests.yard.conftest import HOST_KEY, FakeStack, MakeProgram, Program, outputs_file, printed, refused, yard
 from trainyard import project
@@ -170,6 +171,54 @@ def test_missing_pulumi_has_a_fix_for_operators_and_job_users(
 @pytest.fixture
 def file(stack: FakeStack) -> Path:
     return outputs_file(stack.root / "given.json")
+
+
+def deploy_certificate(stack: FakeStack, local: Cluster, folder: Path, validity: str) -> None:
+    """Deploy the stack with an admin certificate that has this validity."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    text = sign(folder, "ed25519", validity).read_text()
+    keys = {"user_private_key": "not a key", "admin_private_key": "nor this", "admin_certificate": text}
+    stack.export({"cluster": dumped(local), **keys})
+
+
+def test_ssh_finds_the_admins_certificate(stack: FakeStack, local: Cluster, tmp_path: Path) -> None:
+    deploy_certificate(stack, local, tmp_path / "sign", "-1d:+1d")
+    remote = Remote(load_stack("local"))
+    # ssh looks for this file, so the configuration does not name it (ssh_config(5), CertificateFile).
+    assert (stack.folder / "id_ed25519_admin-cert.pub").read_text().startswith("ssh-ed25519-cert-v01@openssh.com ")
+    assert remote.host(None, admin=True) == "yard-head-admin"
+    forget(stack.folder)
+    assert list(stack.folder.iterdir()) == []
+
+
+def test_an_expired_admin_certificate_is_reported(stack: FakeStack, local: Cluster, tmp_path: Path) -> None:
+    deploy_certificate(stack, local, tmp_path / "sign", "20200101:20200304")
+    ssh = stack.program("ssh", "exit 0")
+    message = r"id_ed25519_admin-cert.pub expired on 2020-03-0.*`yard rotate admin --stack local` or `pulumi up`"
+    remote = Remote(load_stack("local"))
+    with pytest.raises(RemoteError, match=message):
+        remote.host("yard-gpu-0", admin=True)
+    assert "expired on 2020" in refused("ssh", "--admin")
+    assert ssh.calls == []
+    assert remote.run("true") == ""
+    # Another operator has renewed it.
+    remote = Remote(load_stack("local"))
+    deploy_certificate(stack, local, tmp_path / "sign", "-1d:+1d")
+    assert remote.host(None, admin=True) == "yard-head-admin"
+
+
+def test_a_persons_expired_certificate_is_reported(
+    stack: FakeStack, local: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.export({"cluster": dumped(replace(local, users={"ann": "user"}))})
+    monkeypatch.setenv("TRAINYARD_USER", "ann")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    sign(tmp_path / "home" / ".ssh", "ed25519", "20200101:20200304")
+    stack.program("ssh", "echo 'ann@127.0.0.1: Permission denied (publickey).' >&2; exit 255")
+    with pytest.raises(RemoteError, match=r"key-cert.pub expired on 2020-03-0.*let your certificate authority sign"):
+        Remote(load_stack("local")).run("true")
 
 
 def test_a_file_replaces_the_backend(stack: FakeStack, file: Path, local: Cluster) -> None:

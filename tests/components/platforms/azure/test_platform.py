@@ -159,7 +159,7 @@ def test_the_azure_user_is_the_admin(build: Build) -> None:
     assert system["adminUsername"] == "ops"
     assert system["linuxConfiguration"]["disablePasswordAuthentication"] is True
     [key] = system["linuxConfiguration"]["ssh"]["publicKeys"]
-    assert key == {"keyData": "ssh-ed25519 AAAAadmin admin@cluster", "path": "/home/ops/.ssh/authorized_keys"}
+    assert key == {"keyData": "ssh-ed25519 AAAAauthority authority@cluster", "path": "/home/ops/.ssh/authorized_keys"}
 
 
 def test_host_keys_come_from_azure_run_commands(build: Build) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -114,11 +115,15 @@ def test_an_incomplete_script_runs_no_command(rendered: dict[str, str], tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_the_head_can_run_commands_on_a_worker(rendered: dict[str, str]) -> None:
-    assert 'restrict,from="10.40.0.4" ssh-ed25519 AAAAcluster' in rendered["lease of h100-1"]
-    assert "AAAAcluster" not in rendered["lease of login"]
-    # The hand-over contains the job user's key, so a rotation does not change the lease.
-    assert not [name for name, script in rendered.items() if "PLAN_JOB_KEYS" in script]
+def test_the_lease_permits_only_the_provisioner_and_the_head(rendered: dict[str, str]) -> None:
+    for host in ("login", "h100-1"):
+        lease = rendered[f"lease of {host}"]
+        # sshd reads these lines also after a rotation, so they permit no certificate of the admin.
+        [keys] = re.findall(r"PLAN_ADMIN_KEYS='(.*?)'", lease, re.S)
+        assert keys.splitlines() == [
+            f"restrict {KEYS.authority}",
+            f'restrict,from="10.40.0.4",cert-authority,principals="head" {KEYS.authority}',
+        ]
 
 
 def test_peers_are_the_head_and_the_next_four_hosts() -> None:
