@@ -13,6 +13,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,8 @@ OUTSIDE = "160.0.0.0/4"
 the network contains the metadata services' addresses 169.254.169.254 and 168.63.129.16."""
 SERVICES = "198.51.100.0/24"
 """Addresses of simulated storage services, which machines reach without a router."""
+NOTICE = 30
+"""Seconds between the notice of an eviction and the shutdown of a Spot machine, on both clouds (docs/health.md)."""
 MAC = "(MAC address)"
 """Placeholder in a machine's metadata for the MAC address of its card with access to the service."""
 _DRIVER = "580.173.02"
@@ -131,6 +134,8 @@ class CloudMachine:
     infiniband: int = 0
     """Number of InfiniBand devices."""
     runs: bool = True
+    notice: float = 0
+    """Seconds between the change of the metadata and the shutdown, if `runs` is no longer set."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,8 @@ class Hypervisor:
             text = json.dumps(wanted.metadata).replace(MAC, cards.external.replace(":", "").upper())
             _write(machine.folder / "metadata.json", text)
         if not wanted.runs:
+            if machine.pid is not None:
+                time.sleep(wanted.notice)
             machine.shut_down()
         elif machine.pid is None:
             for disk in wanted.disks:

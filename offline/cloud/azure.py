@@ -9,7 +9,7 @@ from ipaddress import IPv4Interface
 from typing import Any
 
 from components.catalog import machines
-from offline.boot.machine import MAC, CloudDisk, CloudMachine, disk_file, gpus_of, hypervisor, is_wanted
+from offline.boot.machine import MAC, NOTICE, CloudDisk, CloudMachine, disk_file, gpus_of, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import EVICTED
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
@@ -141,6 +141,7 @@ class Azure(Cloud):
             gpus=replace(gpus, nvswitch=True) if kind and (gpus := gpus_of(kind)) else None,
             infiniband=kind.rdma if kind else 0,
             runs=not facts.get(EVICTED),
+            notice=NOTICE if _is_spot(facts) else 0,
         )
 
     def refers(self, text: str) -> str:
@@ -231,6 +232,8 @@ def _command(record: Record) -> Mapping[str, Any]:
 def _imds(record: Record, size: str, private: str, cidr: str) -> Mapping[str, Any]:
     """Return what the Instance Metadata Service returns. Source: Microsoft, "Azure Instance Metadata Service"."""
     facts: Any = record.outputs
+    preempt = {"EventType": "Preempt", "EventStatus": "Scheduled", "ResourceType": "VirtualMachine", "NotBefore": ""}
+    events = [preempt | {"Resources": [record.id.rpartition("/")[2]]}] if facts.get(EVICTED) and _is_spot(facts) else []
     profile = facts.get("osProfile") or {}
     linux = profile.get("linuxConfiguration") or {}
     image = (facts.get("storageProfile") or {}).get("imageReference") or {}
@@ -276,8 +279,12 @@ def _imds(record: Record, size: str, private: str, cidr: str) -> Mapping[str, An
             },
             "network": {"interface": [card]},
         },
-        "scheduledevents": {"DocumentIncarnation": 1, "Events": []},
+        "scheduledevents": {"DocumentIncarnation": 1, "Events": events},
     }
+
+
+def _is_spot(facts: Properties) -> bool:
+    return facts.get("priority") == "Spot"
 
 
 def _ovf_environment(profile: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from components.catalog import machines
 from offline.boot.machine import (
+    NOTICE,
     PORTMAPPER,
     CloudDisk,
     CloudMachine,
@@ -153,6 +154,7 @@ class Gcp(Cloud):
             first_boot=_FIRST_BOOT,
             gpus=gpus_of(kind) if kind else None,
             runs=facts.get("currentStatus") == "RUNNING",
+            notice=NOTICE if _rules(facts).get("preemptible") else 0,
         )
 
     def _disk(self, world: World, attached: Properties) -> CloudDisk:
@@ -277,8 +279,7 @@ def _metadata_tree(record: Record, card: Properties) -> Mapping[str, Any]:
     Source: Google, "Predefined metadata keys" (read 2026-11-25).
     """
     facts, project = record.outputs, str(record.outputs.get("project"))
-    zone, scheduling = _last(facts.get("zone")), facts.get("scheduling")
-    rules = scheduling if isinstance(scheduling, dict) else {}
+    zone, rules = _last(facts.get("zone")), _rules(facts)
     access = [
         {"external-ip": str(one.get("natIp")), "type": "ONE_TO_ONE_NAT"} for one in objects(card.get("accessConfigs"))
     ]
@@ -310,6 +311,12 @@ def _metadata_tree(record: Record, card: Properties) -> Mapping[str, Any]:
         },
         "project": {"attributes": {}, "numeric-project-id": 0, "project-id": project},
     }
+
+
+def _rules(facts: Properties) -> Properties:
+    """Return a machine's scheduling options."""
+    found = facts.get("scheduling")
+    return found if isinstance(found, dict) else {}
 
 
 def _last(link: Value) -> str:
