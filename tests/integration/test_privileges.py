@@ -24,6 +24,8 @@ AS_SLURM = "sudo setpriv --reuid=slurm --regid=slurm --clear-groups"
 PROOF = "/var/lib/slurm/slurmctld/attacked"
 """A file that slurmctld may write."""
 PROGRAM = f"#!/bin/sh\\nid >{PROOF}\\n"
+WORDS = ("open ", "/run/neighbour/")
+"""How the lines begin that a machine outside the cluster prints about what it reaches."""
 ACCOUNTING = "timeout 5 bash -c '</dev/tcp/10.77.0.4/6819' && echo open"
 
 
@@ -257,7 +259,7 @@ def test_set_user_id_file_has_no_effect(cluster: Project, owner: str) -> None:
         cluster.on(HEAD, f"sudo rm {file}")
 
 
-def test_other_addresses_of_the_network_cannot_mount(cluster: Project) -> None:
+def test_other_machines_of_the_network_reach_only_ssh(cluster: Project) -> None:
     # A network namespace with a different address simulates another machine in the network.
     neighbour = """
       ip netns add neighbour; trap 'ip netns del neighbour' EXIT
@@ -266,17 +268,27 @@ def test_other_addresses_of_the_network_cannot_mount(cluster: Project) -> None:
       mkdir -p /run/neighbour
       # `ip netns exec` creates a mount namespace, which ends with the command.
       ip netns exec neighbour bash -c "
+        for port in 22 2049 6817; do timeout 5 bash -c ': <>/dev/tcp/10.77.0.4/'\\$port && echo open \\$port; done
         mount -t nfs4 -o vers=4.2,soft,timeo=50,retry=0 10.77.0.4:/shared /run/neighbour &&
         ls -d /run/neighbour/jobs" 2>&1"""
-    assert "/run/neighbour/jobs" not in cluster.as_root(FIRST, neighbour, check=False)
-    # The same mount succeeds after the head exports the folder to this address. Therefore, the export list blocked the
-    # first attempt.
-    cluster.as_root(HEAD, "exportfs -o rw,sync,no_subtree_check,fsid=2 10.77.15.250:/shared")
+
+    def reached() -> set[str]:
+        return {line for line in cluster.as_root(FIRST, neighbour, check=False).splitlines() if line.startswith(WORDS)}
+
+    assert reached() == {"open 22"}
+    # As soon as the head admits the address, its daemons can be reached, so the rules blocked the first attempt. The
+    # list of exports still blocks the mount.
+    cluster.as_root(HEAD, "nft add element inet trainyard_ports nodes { 10.77.15.250 }")
+    daemons = {"open 22", "open 2049", "open 6817"}
     try:
-        assert "/run/neighbour/jobs" in cluster.as_root(FIRST, neighbour)
-    finally:
+        assert reached() == daemons
+        cluster.as_root(HEAD, "exportfs -o rw,sync,no_subtree_check,fsid=2 10.77.15.250:/shared")
+        assert reached() == daemons | {"/run/neighbour/jobs"}
         cluster.as_root(HEAD, "exportfs -ra")
-    assert "/run/neighbour/jobs" not in cluster.as_root(FIRST, neighbour, check=False)
+        assert reached() == daemons
+    finally:
+        cluster.as_root(HEAD, "exportfs -ra; systemctl reload trainyard-ports.service")
+    assert reached() == {"open 22"}
     assert "jobs" in cluster.on(FIRST, "ls /shared"), "exportfs -ra broke the mount on a worker"
 
 
