@@ -290,6 +290,24 @@ def test_mariadb_has_a_folder_for_its_socket(tmp_path: Path) -> None:
     assert {"ExecStartPre=", "RuntimeDirectory=mysqld", "RuntimeDirectoryMode=0755"} <= set(lines)
 
 
+@pytest.mark.parametrize(("stored", "is_set"), [(None, True), ("former", True), ("new", False)])
+def test_a_new_database_password_is_set_first(tmp_path: Path, stored: str | None, is_set: bool) -> None:
+    node = Sandbox(tmp_path)
+    node.write({"slurm/slurmdbd.conf": "DbdHost=localhost\nStoragePass=new\n"})
+    if stored is not None:
+        node.write({"etc/slurm/slurmdbd.conf": f"DbdHost=localhost\nStoragePass={stored}\n"})
+    functions = "".join(f"{function(STAGES / '70-slurm', name)}\n" for name in ("set_password", "start_accounting"))
+    # The stage writes the file only after the database has the password.
+    bash(
+        f"handover={tmp_path}\nmariadb() {{ echo $* >{tmp_path}/arguments; cat >{tmp_path}/sql; }}\n"
+        f"put_file() {{ exit 0; }}\n{functions.replace('/etc/slurm', f'{tmp_path}/etc/slurm')}start_accounting"
+    )
+    assert (node.read("sql") is not None) is is_set
+    if is_set:
+        assert "ALTER USER 'slurm'@'localhost' IDENTIFIED BY 'new';" in str(node.read("sql"))
+        assert node.read("arguments") == "--skip-ssl\n"
+
+
 def test_no_service_stops_with_munged() -> None:
     files = [file for file in (project.ROOT / "cloud-init/files/etc/systemd/system").rglob("*") if file.is_file()]
     stops = re.compile(r"^(Requires|Requisite|BindsTo|PartOf)=.*\bmunge\b", re.M)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from components.keys import certificate, ssh_keypair
+from components.node.people import render_keys
 from components.node.user_data import Login, admin_keys
+from tests.components.stackfile.test_people import plan_of
 from tests.offline.loopback_sshd import Sshd
 
 HEAD = IPv4Address("127.0.0.2")
@@ -91,6 +93,21 @@ def test_a_wrong_principal_is_refused(client: Client) -> None:
     client.key(Login.HEAD, "127.0.0.1")
     assert not client.is_admitted()
     assert "Certificate does not contain an authorized principal" in client.log
+
+
+@pytest.mark.parametrize(("principal", "admitted"), [("ann", True), ("bob", False), ("admin", False)])
+def test_a_persons_certificate_permits_one_account(client: Client, principal: str, admitted: bool) -> None:
+    plan = plan_of({"name": "ann"}, {"name": "bob"}, ssh={"ca": client.authority})
+    client.permit(render_keys(plan, {})["keys/ann"])
+    client.store(ssh_keypair("of a person")[0])
+    ca = client.folder / "ca"
+    ca.touch(mode=0o600)
+    ca.write_text(client.private)
+    public = subprocess.check_output(["ssh-keygen", "-y", "-f", client.folder / "key"])
+    (client.folder / "key.pub").write_bytes(public)
+    command: list[str | Path] = ["ssh-keygen", "-q", "-s", ca, "-I", "x", "-n", principal, client.folder / "key.pub"]
+    subprocess.run(command, check=True)
+    assert client.is_admitted() is admitted
 
 
 def test_an_expired_certificate_is_refused(client: Client) -> None:

@@ -111,6 +111,12 @@ def test_depends_on_neither_platform_nor_other_workers(local_plan: ClusterPlan) 
     assert render_user_data(alone, alone.workers[0], KEYS) == first
 
 
+def test_contains_only_the_authoritys_key(plan_of_each_image: ClusterPlan) -> None:
+    for host in plan_of_each_image.hosts:
+        text = render_user_data(plan_of_each_image, host, KEYS)
+        assert set(re.findall(r"(?:ssh-(?:ed25519|rsa)|ecdsa-\S+) AAAA\S+", text)) == {"ssh-ed25519 AAAAauthority"}
+
+
 def test_contains_no_secrets(plan_of_each_image: ClusterPlan) -> None:
     secret = re.compile(r"PRIVATE KEY|BEGIN |(?<!lock_)passwd:|password:|chpasswd|v1:[A-Za-z0-9+/]{8}")
     for host in plan_of_each_image.hosts:

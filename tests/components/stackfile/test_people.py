@@ -83,6 +83,15 @@ def test_a_wrong_value_is_refused(key: str, value: object, message: str) -> None
     assert problem.startswith("0." if key in {"name", "uid"} else f"0.{key}")
 
 
+def test_an_authority_replaces_keys_and_needs_people() -> None:
+    authority = {"ca": public_key("z")}
+    assert plan_of({"name": "ann"}, ssh=authority).ssh_ca == public_key("z")
+    [problem] = problems(ssh=authority)
+    assert ":cluster.ssh.ca: permits logins of people, and this cluster has no `users`" in problem
+    [problem] = problems(person("ann"), ssh={"ca": f"cert-authority {public_key('z')}"})
+    assert "of one of these types, without options" in problem
+
+
 def test_a_private_key_is_refused_without_printing_it() -> None:
     private, _ = ssh_keypair("ann")
     with pytest.raises(StackFileError) as caught:
