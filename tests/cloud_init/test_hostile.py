@@ -173,6 +173,7 @@ LIFE = (
 SCRIPTS = {
     "rank_key": f'{LIFE}rank_key {USER} {USER} "$HOME_OF_USER"\n',
     "60-munge": f"{LIFE}{function(STAGES / '60-munge', 'remove_admin_key')}\nremove_admin_key\n",
+    "66-people": f'{LIFE}{function(STAGES / "66-people", "make_home")}\nmake_home {USER} {USER} "$HOME_OF_USER"\n',
     "lease": (
         f"{function(LEASE, 'may_log_in')}\n"
         f'may_log_in {USER} "$HOME_OF_USER" "ssh-ed25519 AAAA one\nssh-ed25519 BBBB two"\n'
@@ -180,10 +181,27 @@ SCRIPTS = {
 }
 
 
-def run(script: str, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "HOME_OF_USER": str(home)}
+def run(script: str, home: Path, programs: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME_OF_USER": str(home)}
     command = ["bash", "-euc", SCRIPTS[script]]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=30)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [("rank_key", ".ssh/authorized_keys"), ("60-munge", ".ssh/authorized_keys"), ("66-people", ".bashrc")],
+)
+def test_a_pipe_in_a_home_does_not_block_root(script: str, name: str, home: Path, tmp_path: Path) -> None:
+    (home / ".ssh").mkdir()
+    os.mkfifo(home / name)
+    for path in (home / ".ssh", home / name):
+        give(path)
+    # The limit is one second instead of 150.
+    limit = tmp_path / "timeout"
+    limit.write_text('#!/bin/bash\nexec /usr/bin/timeout --kill-after=1 1 "${@:3}"\n')
+    limit.chmod(0o755)
+    assert run(script, home, str(tmp_path)).returncode == 124
 
 
 @needs_root

@@ -28,8 +28,10 @@ is_empty() {
 # nfs_ran_before: succeeds on an existing host whose owner already ran an NFS server.
 nfs_ran_before() { is_existing_host && grep -Eqs '^unit:nfs-server\.service[[:space:]].*active=yes' "$ledger/notes"; }
 
-# as_user NAME GROUP HOME COMMAND...: runs a command as a user, without a login session.
-as_user() { setpriv --reuid="$1" --regid="$2" --init-groups -- env HOME="$3" "${@:4}"; }
+# as_user NAME GROUP HOME COMMAND...: runs a command as a user, without a login session. Ends it after 150 seconds
+# with exit code 124, because a named pipe in the user's home would block it forever. The time is longer than the grace
+# period after a restart of the NFS server.
+as_user() { timeout --kill-after=5 150 setpriv --reuid="$1" --regid="$2" --init-groups -- env HOME="$3" "${@:4}"; }
 
 # as_trainer COMMAND...: runs a command as the job user, without a login session.
 as_trainer() { as_user trainer trainer /home/trainer "$@"; }
