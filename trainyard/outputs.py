@@ -35,7 +35,7 @@ class Invalid(ValueError):
 def read(kind: Any, value: Any, path: str = "") -> Any:
     """Convert a JSON value to the type `kind`. Raises Invalid for the first wrong value.
 
-    Supported types: dataclasses, str, int, float, tuple[T, ...], Mapping[str, T], T | None and Annotated[T, check].
+    Supported types: dataclasses, str, int, float, tuple[T, ...], Mapping[K, T], T | None and Annotated[T, check].
     """
     if is_dataclass(kind):
         return _dataclass(kind, value, path)
@@ -50,7 +50,7 @@ def read(kind: Any, value: Any, path: str = "") -> Any:
         _require(isinstance(value, list | tuple), path, "must be a list")
         return tuple(read(arguments[0], item, f"{path}.{index}") for index, item in enumerate(value))
     _require(isinstance(value, Mapping), path, "must be an object")
-    return {key: read(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
+    return {read(arguments[0], key, path): read(arguments[1], item, f"{path}.{key}") for key, item in value.items()}
 
 
 def _dataclass(kind: Any, value: Any, path: str) -> Any:
@@ -204,7 +204,7 @@ class Cluster:
     usd_per_hour: float | None = None
     spares: Mapping[str, int] = field(default_factory=dict)
     repair: str = "ask"
-    users: Mapping[str, UserRole] = field(default_factory=dict)
+    users: Mapping[User, UserRole] = field(default_factory=dict)
     unready: str | None = None
 
     def folder_of(self, user: str) -> str:

@@ -137,6 +137,12 @@ def test_values_that_are_unsafe_for_ssh_are_refused(field: str, value: Any) -> N
         read_outputs(changed)
 
 
+@pytest.mark.parametrize("name", ["ann\n  ProxyCommand x", "-l", "Ann", ""])
+def test_names_of_users_that_are_unsafe_for_ssh_are_refused(name: str) -> None:
+    with pytest.raises(ContractError, match="users must match"):
+        read_outputs(contract() | {"users": {name: "user"}})
+
+
 def test_empty_fields_are_left_out() -> None:
     found = read_outputs(contract())
     full = replace(found, head=replace(found.head, tunnel=tuple(IAP)), spares={"gpu": 1}, unready="the gate has failed")
