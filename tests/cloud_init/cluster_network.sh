@@ -12,6 +12,9 @@ done
 ip addr add 10.1.1.1/24 dev private
 ip addr add fd00::1/64 dev private nodad
 ip addr add 10.1.2.1/24 dev extra
+ip addr add fd01::1/64 dev extra nodad
+# The default. When a queue of requests is full, the answers contain cookies.
+sysctl -qw net.ipv4.tcp_syncookies=1
 # join NAMESPACE BRIDGE ADDRESS...
 join() {
   local name=$1 bridge=$2 address
@@ -28,3 +31,4 @@ join other private 10.1.1.2/24
 join neighbour private 10.1.1.3/24
 join neighbour extra 10.1.2.3/24
 ip -n neighbour addr add fd00::3/64 dev private nodad
+ip -n neighbour addr add fd01::3/64 dev extra nodad

@@ -36,6 +36,8 @@ ECHO_REQUEST = bytes.fromhex("0800f7ff00000000")
 """An ICMP packet: the type, the code, the checksum, and zeros."""
 RESOLVER = 53
 """Port of a UDP server on the neighbour."""
+BACKLOG = 64
+"""The length of the servers' queues."""
 OF_PEOPLE = {"ann": (ANN, 22000), "ann's low port": (ANN, 8888)}
 """Services of a user of a cluster with people."""
 
@@ -71,7 +73,7 @@ def serve(account: Client, port: int) -> int:
     with socket.socket(socket.AF_INET6, socket.SOCK_STREAM, account.protocol) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("::", port))
-        server.listen(64)
+        server.listen(BACKLOG)
         while True:
             server.accept()[0].close()
 
@@ -148,6 +150,30 @@ def reached(address: str, namespace: str = "", callers: Mapping[str, int] = CALL
     return {name: {caller: answer(pipe) for caller, pipe in found.items()} for name, found in pipes.items()}
 
 
+def flooded(uid: int, namespace: str, address: str, port: int) -> int:
+    """Open more connections at once than the server's queue of requests holds. Return how many the server accepts."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        Client(uid, namespace).become()
+        attempts = [socket.socket() for _ in range(4 * BACKLOG)]
+        for attempt in attempts:
+            attempt.setblocking(False)
+            attempt.connect_ex((address, port))
+        time.sleep(0.5)
+        os.write(write, str(sum(is_answered(attempt) for attempt in attempts)).encode())
+        os._exit(0)
+    os.close(write)
+    return int(answer(read))
+
+
+def is_answered(opened: socket.socket) -> bool:
+    """Return whether the server has accepted the connection, and closed it."""
+    try:
+        return opened.recv(1) == b""
+    except OSError:
+        return False
+
+
 def asks(namespace: str, address: str, port: int, source: int = 0) -> str:
     """Return the result of a UDP request."""
     return connect(Client(0, namespace, source, socket.IPPROTO_UDP, is_answered=True), address, port)
@@ -208,6 +234,9 @@ def of_people() -> dict[str, object]:
         "other node": reached("10.1.1.1", "other", PEOPLE),
         "neighbour": reached("10.1.1.1", "neighbour", {"root": 0}),
         "extra network": reached("10.1.2.1", "neighbour", {"root": 0}),
+        "extra network6": reached("fd01::1", "neighbour", {"root": 0}),
+        "flooded": [flooded(BOB, where, "10.1.1.1", 22000) for where in ("", "other")],
+        "flooded by root": flooded(0, "other", "10.1.1.1", 22000) > BACKLOG,
         "same port": [connect(Client(who, where, source=33333), "10.1.1.1", 22000) for who, where in pairs],
     }
 
@@ -240,6 +269,8 @@ def of_ports() -> dict[str, object]:
         "neighbour": reached("10.1.1.1", "neighbour", {"root": 0}),
         "neighbour6": reached("fd00::1", "neighbour", {"root": 0}),
         "extra network": reached("10.1.2.1", "neighbour", {"root": 0}),
+        "extra network6": reached("fd01::1", "neighbour", {"root": 0}),
+        "flooded": [flooded(PERSON, "", "10.1.1.1", 21000), flooded(0, "neighbour", "10.1.1.1", 21000)],
         "mptcp": connect(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21000),
         "mptcp other": connect(Client(PERSON, "other", protocol=MPTCP), "10.1.1.1", 21000),
         "mptcp server": connect(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21002),

@@ -119,6 +119,12 @@ def test_everybody_reaches_a_job_without_the_rules() -> None:
     for place in ("loopback", "loopback6", "own address", "other node"):
         assert found[place]["job"] == found[place]["rank"] == OPEN
     assert found["neighbour"]["job"] == found["neighbour6"]["job"] == {"root": "open"}
+    assert min(found["flooded"]) > 0
+
+
+@namespaces
+def test_a_full_queue_of_requests_admits_nobody(found: Found) -> None:
+    assert found.answers["flooded"] == [0, 0]
 
 
 @namespaces
@@ -177,12 +183,15 @@ def test_people_reach_only_their_own_jobs(tmp_path: Path) -> None:
         assert got[place]["ann's low port"] == only("root", "slurm", "ann"), place
         assert got[place]["low"] == dict.fromkeys(everybody, "open"), place
     assert (got["neighbour"]["job"], got["extra network"]["job"]) == ({"root": "refused"}, {"root": "silent"})
+    assert got["extra network6"]["job"] == {"root": "refused"}
+    assert (got["flooded"], got["flooded by root"]) == ([0, 0], True)
     assert got["same port"] == ["silent", "open"] * 2
 
 
 @namespaces
 def test_only_created_machines_trust_their_other_networks(found: Found) -> None:
-    assert found.answers["extra network"]["job"] == {"root": "silent" if found.is_existing_host else "open"}
+    expected = {"root": "silent" if found.is_existing_host else "open"}
+    assert found.answers["extra network"]["job"] == found.answers["extra network6"]["job"] == expected
 
 
 @namespaces
