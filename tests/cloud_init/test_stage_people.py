@@ -210,8 +210,9 @@ def test_other_users_leave_the_accounting(tmp_path: Path) -> None:
     rows = "root|root\ntrainer|trainer\nvision|ann"
     node.sandbox.answers["sacctmgr -nP"] = f"0 nlp|ann\nnlp|old\nvision|old\n{rows}\n"
     ran = node.run(ANN)
-    assert ran.calls("sacctmgr -i delete") == [
+    assert ran.calls("scancel", "sacctmgr -i delete") == [
         "sacctmgr -i delete user where name=ann account=nlp",
+        "scancel --user=old",
         "sacctmgr -i delete user where name=old",
     ]
     # The fake accounting has not changed.

@@ -2,8 +2,15 @@
 
 list_users() { sacctmgr -nP show assoc format=account,user | grep -v '|$' | sort; }
 
+# delete_user name=NAME [account=ACCOUNT]: slurmdbd deletes no user with an active job. Until then, processes of a removed
+# person on other nodes can submit jobs, so these are cancelled too.
+delete_user() {
+  (($# > 1)) || ! systemctl is-active --quiet slurmctld.service || scancel --user="${1#name=}"
+  sacctmgr -i delete user where "$@"
+}
+
 # write_accounts [FOLDER]: makes the users in Slurm's accounting equal to those in this folder of the hand-over. Does
-# nothing on a head that never had people. Needs slurmdbd, but not slurmctld. slurmdbd deletes no user with an active job.
+# nothing on a head that never had people. Needs slurmdbd, but not slurmctld.
 write_accounts() {
   local -x SLURM_CONF=$handover/slurm/slurm.conf
   local found row accounts=${1:-$handover/accounts} others=()
@@ -18,8 +25,9 @@ write_accounts() {
   done
   if ((${#others[@]})); then
     while read -r row; do
+      # A job that ignores SIGTERM ends after KillWait (60 s).
       # shellcheck disable=SC2086  # two arguments
-      wait_for 20 "sacctmgr to delete the user $row" sacctmgr -i delete user where $row
+      wait_for 100 "sacctmgr to delete the user $row" delete_user $row
     done < <(printf '%s\n' "${others[@]}" | sort -u)
     found=$(list_users)
   fi
