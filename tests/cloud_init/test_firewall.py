@@ -203,6 +203,16 @@ def test_accounts_are_refused_while_the_record_is_full(tmp_path: Path) -> None:
     assert found["job"]["job"] == "open"
 
 
+@namespaces
+def test_a_full_record_closes_only_ports_of_people(tmp_path: Path) -> None:
+    file = rules(tmp_path, "ports", people=PEOPLE)
+    file.write_text(file.read_text().replace("size 65536", "size 4"))
+    found = answers("people", file)
+    for place in ("loopback", "own address", "other node"):
+        assert set(found[place]["low"].values()) == {"open"}, place
+        assert found[place]["ann"]["bob"] == found[place]["rank"]["ann"] == "silent", place
+
+
 DAEMONS_OPEN = dict.fromkeys((*DAEMONS, *(f"{name}/udp" for name in DATAGRAMS), "dhcp from elsewhere"), "open")
 FROM_OUTSIDE = {name: "silent" if "/udp" in name else "refused" for name in DAEMONS_OPEN} | {
     **dict.fromkeys(("ssh", "dhcp/udp", "dhcp6/udp"), "open"),
