@@ -37,7 +37,7 @@ time: 30m
 BOTH_NODES = "name: both\nnodes: 2\nrun: echo rank $RANK of $(id -un)\n"
 READABLE = """\
 name: open
-run: echo for all; echo private >$RUN_DIR/result
+run: echo for all; echo private >$RUN_DIR/result; exit 1
 memory_per_node: 100M
 readable_by: vision
 """
