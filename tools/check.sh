@@ -35,7 +35,9 @@ start() {
 
 step ruff check .
 step ruff format --check .
-start mypy
+# All checkouts share the cache of mypy, and two runs at the same time reported errors of the other checkout.
+mkdir -p "$MYPY_CACHE_DIR"
+start flock "$MYPY_CACHE_DIR/lock" mypy
 start shellcheck --severity=warning --external-sources --check-sourced "${scripts[@]}"
 # Runs offline, so that CI and a laptop report the same findings.
 start zizmor --offline --persona=auditor --no-progress --quiet --format=plain .github/workflows .github/dependabot.yml \
