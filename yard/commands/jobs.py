@@ -135,7 +135,7 @@ def submit(
         lines = notes(jobs[0].file, jobs[0].environment, jobs[0].packages, remote.stack.cluster)
         show_files(jobs, as_json, {"estimate": None, "environment": lines}, lines)
         return
-    jobs = provide(remote, jobs)
+    jobs = provide(remote, jobs, builds=bool(packages))
     if len(jobs) > 1:
         if follow or attached:
             raise typer.BadParameter("--follow and --attached follow a single job; use `yard logs` for an array")

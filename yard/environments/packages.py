@@ -32,6 +32,7 @@ _GLIBC = "2_35"
 _PIN = re.compile(r"(?m)^([A-Za-z0-9][\w.-]*)(?:\[[^]]*\])?==([^\s;\\]+)[ \t]*(;[^\\\n]*)?")
 _VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
 _UNREACHABLE = re.compile(r"Failed to fetch|error sending request|network was disabled|dns error|timed out", re.I)
+_OPTIONS = re.compile(r"--no-binary|(?m:^\s*(-r|-c|--requirement|--constraint))")
 _LOCKED = ("--frozen", "--no-default-groups", "--no-emit-local", "--no-header", "--no-annotate")
 _NOT_SENT = {".lock", "direct_url.json", "uv_cache.json"}
 """Files in which uv records paths and times of this computer."""
@@ -43,6 +44,22 @@ _PIP = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-li
 def is_path(package: str) -> bool:
     """Return whether a value of `--with` is a file or folder instead of a requirement."""
     return "/" in package or Path(package).suffix in {*_FILES, ".lock", ".whl"} or package in {".", ".."}
+
+
+def needs_build(package: str) -> bool:
+    """Return whether a value of `--with` is a folder or source archive, whose own program builds a wheel from it."""
+    path = Path(package)
+    is_lock = path.suffix == ".lock" and path.is_file()
+    return is_path(package) and not is_lock and path.suffix not in {*_FILES, ".whl"}
+
+
+def refuse_builds(file: str, packages: Sequence[str]) -> None:
+    """Refuse the folders and archives that a job file names. Raises EnvironmentFileError, which lists them."""
+    rule = "would run the folder's own build program on this computer, which a job file cannot request"
+    fix = "read its pyproject.toml and build program, then name all values of `with` on the command line with --with"
+    found = [Problem(path="with", rule=f"'{name}' {rule}", fix=fix) for name in packages if needs_build(name)]
+    if found:
+        raise EnvironmentFileError(file, found)
 
 
 def pinned(requirements: str) -> list[tuple[str, str, str]]:
@@ -82,6 +99,7 @@ class Addition:
                 self._uv("export", "--project", str(path.parent), *_LOCKED, "--output-file", files[-1])
                 locked |= {entry.split()[0]: entry for entry in _entries(files[-1]) if "--hash=" in entry}
             elif path.suffix in _FILES:
+                self._refuse_options(path)
                 files.append(package)
             else:
                 wheel = path if path.suffix == ".whl" else self._built(path, self.folder / f"wheel-{at}")
@@ -89,6 +107,7 @@ class Addition:
                 wheels[_canonical(name)] = wheel
                 lines.append(f"{name} @ {wheel.resolve().as_uri()}")
         (self.folder / "packages.in").write_text("".join(f"{line}\n" for line in lines))
+        self._refuse_options(self.folder / "packages.in")
         lock = self.folder / "compiled.txt"
         words = ("--generate-hashes", "--no-header", "--no-annotate", "--output-file", str(lock), *self._target())
         words = (*words, "--constraints", str(self._constraints()), str(self.folder / "packages.in"))
@@ -122,6 +141,15 @@ class Addition:
     @property
     def _lock(self) -> Path:
         return self.folder / "lock.txt"
+
+    def _refuse_options(self, path: Path) -> None:
+        """Refuse a requirements file that could make uv run the build program of a source package.
+
+        `--no-binary NAME` has priority over `--only-binary :all:` (uv 0.13.9, tried 2026-11-26).
+        """
+        if path.name != "pyproject.toml" and path.is_file() and _OPTIONS.search(path.read_text(errors="replace")):
+            rule = f"'{path}' contains --no-binary, -r or -c, which could start build programs on this computer"
+            raise self._refusal(rule, "write all packages into one file, without these options")
 
     def _target(self) -> tuple[str, ...]:
         platform = f"{self.machine}-manylinux_{_GLIBC}"
@@ -158,6 +186,9 @@ class Addition:
 
     def _uv(self, *words: str) -> None:
         common = ("--python", sys.executable, "--no-python-downloads", "--no-progress", "--color", "never")
+        if words[0] == "pip":
+            # A file uv.toml or pyproject.toml in the current directory could set `no-binary`, as in _refuse_options.
+            words = (*words, "--project", "/")
         command, variables = [uv_program(), *words, *common], {**os.environ, **_settings()}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
         if done.returncode == 0:

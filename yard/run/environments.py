@@ -21,7 +21,7 @@ from trainyard.errors import BuildError, JobError
 from trainyard.outputs import Cluster
 from yard.environments import build
 from yard.environments.definition import Definition
-from yard.environments.packages import Addition, pinned
+from yard.environments.packages import Addition, needs_build, pinned, refuse_builds
 from yard.job.spec import ENVIRONMENT_FILE
 from yard.run.schedulers import scheduler_of
 from yard.run.submit import Prepared, pack
@@ -78,15 +78,20 @@ def notes(
 ) -> list[str]:
     """Return the lines that a dry run prints about an environment and the packages that are added to it.
 
-    Added packages, and those of an environment without hashes, are resolved without the cluster. Raises
-    EnvironmentFileError if they do not exist or do not fit together.
+    Added packages, and those of an environment without hashes, are resolved without the cluster, but
+    nothing is built. Raises EnvironmentFileError if they do not exist or do not fit together.
     """
     own = definition or _NODES_PYTHON
     lines = [describe(own, cluster.shared_path if cluster else "/shared")] if definition else []
     # Debian 13, which the local stack uses, has Python 3.13. Ubuntu 24.04, the clouds' default, has Python 3.12.
     python = own.python or ("3.13" if cluster and cluster.provider == "local" else "3.12")
+    unbuilt = [package for package in packages if needs_build(package)]
+    lines += [f"{package} would be built; its dependencies are not known without a build" for package in unbuilt]
+    packages = [package for package in packages if package not in unbuilt]
     with tempfile.TemporaryDirectory(prefix="yard-") as folder:
-        if definition and not own.hashed:
+        if definition and "--no-binary" in own.requirements:
+            lines.append(f"the packages of {_title(definition)} were not resolved, because --no-binary needs a build")
+        elif definition and not own.hashed:
             Path(folder, "requirements.txt").write_text(own.requirements)
             packages = [f"{folder}/requirements.txt", *packages]
         if not packages:
@@ -105,11 +110,15 @@ def notes(
     return [*lines, f"packages resolved for Python {python} in addition to {added.base}: {names}{unknown}"]
 
 
-def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
+def provide(remote: Remote, jobs: Sequence[Prepared], *, builds: bool = False) -> list[Prepared]:
     """Build the jobs' environment if it does not exist, and add its path to the jobs.
 
-    Raises BuildError, or EnvironmentFileError if the jobs' packages do not fit the environment.
+    `builds` is set if the user named the packages on the command line, so that their build programs can run here.
+    Raises BuildError, or EnvironmentFileError if the jobs' packages do not fit the environment or cannot be built.
     """
+    for job in jobs[:1]:
+        if not builds:
+            refuse_builds(job.file, job.packages)
     path = ensure(remote, jobs[0].environment, jobs[0].packages, jobs[0].file) if jobs else ""
     return [replace(job, files={**job.files, ENVIRONMENT_FILE: f"{path}\n"}) if path else job for job in jobs]
 
@@ -230,8 +239,8 @@ def _users(remote: Remote) -> Mapping[str, int]:
         if foreign and not stack.has_admin_login:
             continue
         command = f"cd / && sudo -n -u {shlex.quote(user)} -- bash -c {shlex.quote(line)}" if foreign else line
-        rows = (row.split(" ", 1) for row in remote.run(command, admin=foreign).splitlines())
-        found |= {path: own[folder] for folder, path in rows if folder in own}
+        rows = (row.partition(" ") for row in remote.run(command, admin=foreign).splitlines())
+        found |= {path: own[folder] for folder, _, path in rows if folder in own}
     return found
 
 

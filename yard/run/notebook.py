@@ -34,7 +34,7 @@ def start(remote: Remote, options: Mapping[str, Any]) -> int:
     script = (Path(__file__).parent / "notebook.sh").read_text()
     keys = {"name": "notebook", "launcher": "srun-node", "run": script, **options, "with": added}
     jobs = prepare_all(check_job("yard notebook", Path(), keys, {}, ()), remote.stack.cluster)
-    return submit(remote, provide(remote, jobs)[0]).job
+    return submit(remote, provide(remote, jobs, builds=True)[0]).job
 
 
 def free_port(port: int | None) -> int:

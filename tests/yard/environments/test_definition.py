@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
@@ -474,3 +475,38 @@ def test_the_hashes_of_a_uv_lock_apply(ssh: Program, index: Path, tmp_path: Path
     lock.write_text(re.sub("sha256:[0-9a-f]{8}", "sha256:00000000", lock.read_text()))
     err = refused("submit", "hello", "--env", "own.lock", "--with", "uv.lock")
     assert "Hash mismatch for `gamma==1.0`" in err
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("where", ["folder", "requirements", "project", "environment"])
+def test_a_job_file_runs_no_build_program(where: str, stack: FakeStack, index: Path, tmp_path: Path) -> None:
+    ran, source = tmp_path / "ran", tmp_path / "evil-1.0"
+    source.mkdir()
+    build_system = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (source / "pyproject.toml").write_text(build_system)
+    (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (source / "backend.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    make_wheel(tmp_path / "index", "alpha")
+    with tarfile.open(tmp_path / "index" / "evil-1.0.tar.gz", "w:gz") as archive:
+        archive.add(source, "evil-1.0")
+    (tmp_path / "evil.txt").write_text("--no-binary evil\nevil\n")
+    if where == "project":
+        (tmp_path / "uv.toml").write_text('[pip]\nno-binary = ["evil"]\n')
+    keys: dict[str, dict[str, Any]] = {
+        "folder": {"with": ["./evil-1.0"]},
+        "requirements": {"with": ["evil.txt"]},
+        "project": {"with": ["evil"]},
+        "environment": {"environment": "evil.txt"},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps({**KEYS, **keys[where]}))
+    _, out, err = yard("submit", "job.yaml", "--dry-run")
+    message = {
+        "folder": f"{source} would be built; its dependencies are not known",
+        "requirements": "contains --no-binary, -r or -c",
+        "project": "evil==1.0 has no usable wheels",
+        "environment": "were not resolved, because --no-binary needs a build",
+    }
+    assert message[where] in out + err
+    if where == "folder":
+        assert f"job.yaml:with: '{source}' would run" in refused("submit", "job.yaml")
+    assert not ran.exists()

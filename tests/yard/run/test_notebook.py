@@ -146,7 +146,7 @@ def test_a_local_port_leads_to_the_server_until_the_job_ends(
 
 def test_the_job_contains_jupyterlab(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[Any] = []
-    monkeypatch.setattr(notebook, "provide", lambda _, found: found)
+    monkeypatch.setattr(notebook, "provide", lambda _, found, builds: found)
 
     def submit(_: object, found: object) -> Submitted:
         jobs.append(found)

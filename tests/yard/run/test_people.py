@@ -277,7 +277,7 @@ def test_an_environment_in_use_by_a_person_stays(as_person: As, ssh: Any, stack:
         f"""case "${{!#}}" in
   *"scontrol -o show jobs"*) cat {stack.root}/jobs.txt ;;
   *"cd /shared/envs "*) printf 'torch-1\\t%s\\n' {text} ;;
-  *"sudo -n -u bob -- "*) echo /shared/people/bob/jobs/two-20260102-030405-ab12 /shared/envs/torch-1 ;;
+  *"sudo -n -u bob -- "*) echo /shared/people/bob/jobs/two-20260102-030405-ab12 $'/shared/envs/torch-1\nword' ;;
 esac""",
     )
     assert "job 8 uses environment torch-1" in refused("env", "rm", "torch")
