@@ -168,7 +168,11 @@ def answer_imds(request: Request, folder: Path, _: Callable[[float], bool]) -> R
     found: Any = json.loads((folder / "metadata.json").read_text())["imds"]
     for key in filter(None, request.path.removeprefix("/metadata/").split("/")):
         found = found.get(key) if isinstance(found, dict) else None
-    return _json(404, {"error": "Not found"}) if found is None else _json(200, found)
+    if found is None:
+        return _json(404, {"error": "Not found"})
+    if request.query.get("format") == "text" and isinstance(found, str):
+        return Response(code=200, body=found.encode(), headers={"Content-Type": "text/plain"})
+    return _json(200, found)
 
 
 _CONTAINER, _INSTANCE = "00000000-0000-0000-0000-0000000c0de0", "_offline"
