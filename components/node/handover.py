@@ -15,6 +15,7 @@ from components.node.people import render_accounts, render_keys, render_people
 from components.node.slurm import (
     render_cgroup_conf,
     render_gres_conf,
+    render_job_container_conf,
     render_plugstack_conf,
     render_slurm_conf,
     render_slurmdbd_conf,
@@ -85,6 +86,7 @@ def handover_files(
         "people": render_people(plan),
         "slurm/cgroup.conf": render_cgroup_conf(plan),
         "slurm/gres.conf": render_gres_conf(plan),
+        "slurm/job_container.conf": render_job_container_conf(plan),
         "slurm/plugstack.conf": render_plugstack_conf(plan),
         "slurm/slurm.conf": render_slurm_conf(plan),
         "slurm/slurmdbd.conf": f"{render_slurmdbd_conf(plan)}StoragePass={secrets.database_password}\n",

@@ -35,6 +35,7 @@ _HEADER = "# Written by trainyard from the stack file; changes made here are los
 _REQUEUES_SINCE = (23, 11)
 """The first version with PrologFlags=ForceRequeueOnFail (common/read_config.c of 21.08.5, 22.05.8, 23.11.4 and 24.11.5;
 read 2026-11-22). If the prolog fails, the flag requeues even jobs with --no-requeue, because they have not started."""
+_JOB_FOLDERS = "/var/lib/trainyard/job-folders"
 _PROGRAMS = "/usr/local/sbin"
 """The bundle installs these programs before slurmd starts, because a missing prolog would drain the node."""
 _MESSAGE_SECONDS = 60
@@ -138,6 +139,8 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
         values |= _UNCONFINED
     if plan.users:
         values |= _FAIR_USE
+    if separates_folders(plan):
+        values["JobContainerType"] = "job_container/tmpfs"
     if plan.image.slurm_version >= _REQUEUES_SINCE:
         values["PrologFlags"] += ",ForceRequeueOnFail"
     if any(host.machine.gpus for host in plan.workers):
@@ -186,6 +189,29 @@ def render_plugstack_conf(plan: ClusterPlan) -> str:
     """
     folders = ("/usr/local/share/pyxis", "/usr/share/pyxis") if plan.containers == "enroot" else ()
     return _HEADER + "".join(f"include {folder}/*.conf\n" for folder in folders)
+
+
+def separates_folders(plan: ClusterPlan) -> bool:
+    """Return whether each job has its own temporary folders: on clusters with people, if Slurm 23.11 or later can join
+    them after a login to the node (contribs/pam_slurm_adopt, join_container). The first change of the users from none to
+    some can disturb running jobs (job_container.conf(5)).
+
+    Programs use predictable names in /tmp, for example torch.compile the name torchinductor_USER, and some do not check
+    the owner (default_cache_dir in torch/_inductor/runtime/cache_dir_utils.py). Another person could create such a folder
+    first, and a job would run that person's code. Both sources were read on 2026-11-26.
+    """
+    return bool(plan.users) and confines(plan) and plan.image.slurm_version >= _REQUEUES_SINCE
+
+
+def render_job_container_conf(plan: ClusterPlan) -> str:
+    """Return job_container.conf, which slurmd fetches from the head (common/fetch_config.c of 23.11.4 and 24.11.5).
+
+    The folders are private to a job and are deleted at its end. `Shared` lets later mounts on the node appear in a job
+    (job_container.conf(5) of 24.11; all read 2026-11-26).
+    """
+    if not separates_folders(plan):
+        return f"{_HEADER}# Jobs use the node's temporary folders.\n"
+    return f"{_HEADER}AutoBasePath=true\nBasePath={_JOB_FOLDERS}\nDirs=/tmp,/var/tmp,/dev/shm\nShared=true\n"
 
 
 def render_slurmdbd_conf(plan: ClusterPlan) -> str:

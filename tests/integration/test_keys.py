@@ -86,11 +86,6 @@ def test_each_key_is_valid_for_one_user_only(cluster: Project) -> None:
 def test_old_user_key_is_refused_and_the_job_continues(cluster: Project, job: dict[str, Any], tmp_path: Path) -> None:
     user, admin = files(cluster) / USER, files(cluster) / ADMIN
     old = keep(user, tmp_path)
-    # Older versions of Trainyard added this line to the file.
-    public = subprocess.run(["ssh-keygen", "-y", "-f", admin], capture_output=True, text=True, check=True).stdout
-    line = " ".join([*public.split()[:2], "admin@it"])
-    cluster.yard("ssh", HEAD, "--", f"echo '{line}' >>~/.ssh/authorized_keys")
-    assert opens(cluster, admin, "trainer")
     rotate(cluster, "user")
     assert cluster.job_state(job) == "RUNNING"
     assert user.read_text() != old.read_text()

@@ -14,6 +14,8 @@ from components.node import slurm
 from components.node.files import shipped_files
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
+from components.spec.people import UserSpec
+from tests.people import person
 from trainyard.errors import CatalogError
 
 RENDERERS = [slurm.render_slurm_conf, slurm.render_gres_conf, slurm.render_cgroup_conf, slurm.render_slurmdbd_conf]
@@ -91,6 +93,18 @@ def test_pyxis_is_loaded_only_with_enroot(containers: str, folders: list[str], l
     assert set(folders) <= set(re.findall(r"compgen -G '(\S+)/pyxis/\*\.conf'", stage)), (
         "the stage checks the same files"
     )
+
+
+@pytest.mark.parametrize(
+    ("people", "version", "separate"), [(1, (24, 11), True), (1, (22, 5), False), (0, (24, 11), False)]
+)
+def test_jobs_of_people_have_their_own_temporary_folders(
+    people: int, version: tuple[int, int], separate: bool, local_plan: ClusterPlan
+) -> None:
+    users = (UserSpec.model_validate(person("ann")),) * people
+    plan = replace(local_plan, users=users, image=local_plan.image.model_copy(update={"slurm_version": version}))
+    assert keys(slurm.render_slurm_conf(plan)).get("JobContainerType") == ("job_container/tmpfs" if separate else None)
+    assert ("Dirs=/tmp,/var/tmp,/dev/shm\n" in slurm.render_job_container_conf(plan)) is separate
 
 
 def test_settings_that_protect_jobs(local_plan: ClusterPlan) -> None:

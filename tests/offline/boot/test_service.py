@@ -139,7 +139,10 @@ def test_azures_metadata_service_requires_header_and_version(tmp_path: Path) -> 
         assert ask(guest, path)[0] == 400
         assert json.loads(ask(guest, path, Metadata="true")[1]) == {"vmId": "4711"}
         assert ask(guest, "/metadata/instance", Metadata="true")[0] == 400
-        assert ask(guest, "/metadata/instance/compute/vmId?api-version=2021-08-01&format=text", Metadata="true")[1] == "4711"
+        assert (
+            ask(guest, "/metadata/instance/compute/vmId?api-version=2021-08-01&format=text", Metadata="true")[1]
+            == "4711"
+        )
         assert ask(guest, "/metadata/missing?api-version=1", Metadata="true")[0] == 404
 
 
