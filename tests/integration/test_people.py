@@ -191,7 +191,7 @@ def test_people_log_in_to_a_worker_only_where_their_job_runs(
     assert f"/job_{job['id']}/step_extern" in said
     for person, place in ((team.ann, other), (team.bob, node), (team.bob, other)):
         assert f"No job of {person.name} is running on {place}" in person.on(place, "echo inside", check=False)
-    # The job has its own temporary folders, in which other people cannot prepare files. A session sees the same folders.
+    # The job and its sessions have their own temporary folders, in which other people cannot prepare files.
     assert "torchinductor_bob" in team.ann.on(node, "ls /tmp")
     assert "torchinductor_bob" not in cluster.on(node, "ls /tmp")
     # Slurm's own daemon is not needed for the logins of admins and of the job user.
