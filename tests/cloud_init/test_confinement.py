@@ -102,6 +102,14 @@ def test_a_service_writes_only_in_its_own_folders(unit: str) -> None:
     assert paths(unit, "CapabilityBoundingSet") <= {"CAP_NET_ADMIN"}
 
 
+@pytest.mark.parametrize("unit", CONFINED)
+def test_a_service_cannot_start_other_units(unit: str) -> None:
+    assert {"/run/dbus", "/run/systemd/private"} <= paths(unit, "InaccessiblePaths")
+    is_hidden = "/run/systemd:ro" in settings(unit).get("TemporaryFileSystem", [])
+    # systemd creates its private socket again when it is re-executed, which removes the mount that hides the socket.
+    assert "User" in settings(unit) or "AF_UNIX" not in paths(unit, "RestrictAddressFamilies") or is_hidden
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_exposure_of_the_confined_services(tmp_path: Path) -> None:
     copy = tmp_path / "etc/systemd/system"
