@@ -271,3 +271,49 @@ def test_target_of_a_link_in_a_home_is_unchanged(script: str, linked: str, home:
     [file] = target.iterdir()
     assert (file.name, file.read_text(), file.stat().st_uid) == ("authorized_keys", OLD_LINE, 0)
     assert (target.stat().st_uid, target.stat().st_mode & 0o777) == (0, 0o755)
+
+
+REMOVED = 1_000_000 + os.getpid()
+"""A uid that no other test uses, because all its processes are killed."""
+"""A uid without an account."""
+
+
+def removal(name: str) -> str:
+    return f"people_gid=2001\npause() {{ sleep 0.1; }}\n{function(STAGES / '66-people', name)}\n{name} {REMOVED}\n"
+
+
+@needs_root
+def test_all_processes_of_a_removed_person_end() -> None:
+    forks = "trap '' TERM; while :; do (sleep 0.01; sleep 60) & sleep 0.01; done"
+    forker = subprocess.Popen(["bash", "-c", forks], user=REMOVED, group=2001, extra_groups=[])
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        time.sleep(0.5)
+        subprocess.run(["bash", "-euc", removal("end_processes")], check=True, timeout=30)
+        assert forker.wait(5) == -9
+        assert other.poll() is None
+        left = subprocess.run(["ps", "-o", "stat=", "-u", str(REMOVED)], capture_output=True, text=True, check=False)
+        # In a container, the first process can be slow to collect the ended processes.
+        assert {state[0] for state in left.stdout.split()} <= {"Z"}
+    finally:
+        forker.kill()
+        other.kill()
+        other.wait()
+
+
+@needs_root
+def test_programs_of_a_removed_person_lose_their_rights(folder: Path) -> None:
+    programs = {"own": (REMOVED, 0o6755), "accomplice/own": (REMOVED, 0o4755), "root": (0, 0o4755)}
+    (folder / "accomplice").mkdir(mode=0o700)
+    give(folder / "accomplice")
+    for name, (uid, mode) in programs.items():
+        (folder / name).write_text("")
+        os.chown(folder / name, uid, 2001)
+        (folder / name).chmod(mode)
+    (folder / "link").symlink_to(folder / "root")
+    os.lchown(folder / "link", REMOVED, 2001)
+    script = removal("strip_programs").replace("in /tmp /var/tmp /dev/shm /run/lock /mnt/localssd;", f"in {folder};")
+    assert str(folder) in script
+    subprocess.run(["bash", "-euc", script], check=True, timeout=30)
+    modes = {name: (folder / name).stat().st_mode & 0o7777 for name in programs}
+    assert modes == {"own": 0o755, "accomplice/own": 0o755, "root": 0o4755}

@@ -37,6 +37,7 @@ PROGRAMS = (
     "groupadd",
     "gpasswd",
     "pkill",
+    "setpriv",
     "scancel",
     "sacctmgr",
     "systemctl",
@@ -187,10 +188,16 @@ def test_removed_person_is_locked_before_the_processes_end(tmp_path: Path, role:
     node = Node(tmp_path, passwd=OF_ANN, group=PEOPLE)
     node.sandbox.write({"etc/trainyard/authorized_keys/ann": public_key("a"), "etc/sudoers.d/trainyard": "ann\n"})
     ran = node.run(role=role).passed()
-    assert ran.calls("usermod", "scancel", "pkill") == [
+    kill = ["setpriv --reuid=23870 --regid=2001 --clear-groups -- bash -c kill -KILL -1", "pkill -KILL -u 23870"]
+    calls = ran.calls("usermod", "scancel", "pkill", "setpriv")
+    strip = next(call for call in calls if " -- find " in call)
+    assert strip.endswith(" -xdev -uid 23870 -type f -perm /6000 -exec chmod ug-s {} +")
+    assert calls == [
         "usermod --expiredate 1 ann",
         *(["scancel --user=ann"] if role == "head" else []),
-        "pkill -KILL -u 23870",
+        *kill,
+        strip,
+        *kill,
         "usermod --shell /usr/sbin/nologin ann",
     ]
     assert node.read("etc/trainyard/authorized_keys/ann") is None
@@ -201,7 +208,7 @@ def test_removed_person_is_locked_before_the_processes_end(tmp_path: Path, role:
 def test_removed_person_stays_removed_or_returns(tmp_path: Path) -> None:
     removed = OF_ANN.replace("/bin/bash", f"{tmp_path}/usr/sbin/nologin")
     node = Node(tmp_path, passwd=removed, group=PEOPLE)
-    assert node.run(role="worker").passed().calls("usermod", "pkill") == []
+    assert node.run(role="worker").passed().calls("usermod", "pkill", "setpriv") == []
     assert node.run(ANN, role="worker").passed().calls("usermod") == ["usermod --expiredate  --shell /bin/bash ann"]
 
 
