@@ -11,11 +11,11 @@ from typing import Any
 from components.catalog import machines
 from offline.boot.machine import MAC, NOTICE, CloudDisk, CloudMachine, disk_file, gpus_of, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
-from offline.cloud.faults import EVICTED
+from offline.cloud.faults import EVICTED, started
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
-from offline.cloud.world import Record, World
+from offline.cloud.world import Record, World, base_folder
 from offline.protocol import ResourceError
 from offline.values import Properties, Value, objects
 
@@ -370,6 +370,20 @@ def _machine(world: World, arguments: Properties) -> Properties:
     profile: Value = {"osDisk": {"managedDisk": disk}}
     view: Value = {"statuses": [{"code": "PowerState/stopped" if stopped else "PowerState/running"}]}
     return {"id": found.id, **found.outputs, "storageProfile": profile, "instanceView": view}
+
+
+def start_machine(identity: str) -> str:
+    """Start a deallocated machine in any stack, as `az vm start` does. Return an error message, or "" if it runs."""
+    for folder in base_folder().iterdir():
+        world = World(folder.name)
+        record = world.find(identity)
+        if record is None:
+            continue
+        world.put(started(record))
+        if is_wanted() and (machine := Azure().machine(started(record), world)):
+            hypervisor(world.folder).apply(machine)
+        return ""
+    return f"Code=ResourceNotFound Message=The Resource '{identity}' was not found."
 
 
 def _run_command_refusal(identity: str, world: World) -> str:

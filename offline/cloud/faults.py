@@ -21,7 +21,8 @@ from offline.values import Properties, Value
 
 FILE = "faults.yaml"
 EVICTED = "offlineEvicted"
-"""Name of an output that only stopped machines have."""
+"""Name of an output that only stopped machines have. For an Azure machine, it contains the disks' properties."""
+_DISKS = "storageProfile"
 _AT = {"stockout": "create", "slow": "create", "evicted": "read", "deallocated": "read", "failed": "command"}
 """Mapping from each fault to the operation that it affects by default."""
 _OTHER_ZONE = "Fix: try again later, use another zone or region, or buy a reservation"
@@ -152,8 +153,18 @@ def deallocated(record: Record) -> Record:
     the same values from the inputs: pulumi/pulumi-azure-native@006a62af:provider/pkg/provider/provider.go, Read (all
     read 2026-11-22).
     """
-    outputs = {**_without_disk_facts(record.outputs), EVICTED: True}
+    kept: Properties = {"inputs": record.inputs.get(_DISKS), "outputs": record.outputs.get(_DISKS)}
+    outputs = {**_without_disk_facts(record.outputs), EVICTED: kept}
     return replace(record, inputs=_without_disk_facts(record.inputs), outputs=outputs)
+
+
+def started(record: Record) -> Record:
+    """Return a deallocated Azure machine after `az vm start`. Azure's API describes its disks completely again."""
+    kept: Any = record.outputs.get(EVICTED)
+    if not isinstance(kept, dict):
+        return record
+    outputs = {name: value for name, value in record.outputs.items() if name != EVICTED}
+    return replace(record, inputs=record.inputs | {_DISKS: kept["inputs"]}, outputs=outputs | {_DISKS: kept["outputs"]})
 
 
 def _without_disk_facts(machine: Properties) -> Properties:

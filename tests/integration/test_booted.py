@@ -38,6 +38,8 @@ STACKS: dict[str, dict[str, Any]] = {
         "storage": {"shared": {"kind": "head_nfs", "size_gib": 1024}},
     },
 }
+MACHINE_TYPE = {"hardwareProfile", "machineType"}
+"""Inputs that only machines have."""
 COMMON = {
     "scheduler": "slurm",
     "containers": "none",  # enroot and pyxis are downloaded from github.com
@@ -65,8 +67,12 @@ class BootedProject(Project):
         return self.stack(verb, "--offline", "--boot", timeout=timeout).out
 
     def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Any:
-        line = f'. {self.home / "environment"} && exec python -m yard "$@"'
-        return self.run("bash", "-c", line, "yard", *arguments, timeout=timeout, check=check)
+        return self.command("python", "-m", "yard", *arguments, timeout=timeout, check=check)
+
+    def command(self, *words: str, timeout: float = 300, check: bool = True) -> Any:
+        """Run a command in the environment of the booted stacks."""
+        line = f'. {self.home / "environment"} && exec "$@"'
+        return self.run("bash", "-c", line, "bash", *words, timeout=timeout, check=check)
 
 
 @pytest.fixture(scope="module", params=sorted(STACKS))
@@ -101,17 +107,22 @@ def test_machines_received_the_user_data_through_their_clouds_channel(booted: Bo
         assert booted.on(name, f"systemctl is-active {agent}").split()[-1] == "active"
 
 
+def machine(booted: BootedProject, name: str) -> dict[str, Any]:
+    """Return the simulated cloud's record of a machine."""
+    for file in (booted.home / "clouds" / booted.name / "resources").glob("*.json"):
+        record: dict[str, Any] = json.loads(file.read_text())
+        inputs = record["inputs"]
+        if name in {inputs.get("vmName"), inputs.get("name")} and not inputs.keys().isdisjoint(MACHINE_TYPE):
+            return record
+    raise AssertionError(f"{name} is not in the simulated cloud")
+
+
 def sent(booted: BootedProject, name: str) -> str:
     """Return the user-data in the machine's resource."""
-    for file in (booted.home / "clouds" / booted.name / "resources").glob("*.json"):
-        record = json.loads(file.read_text())
-        inputs = record["inputs"]
-        kind = record["token"].rpartition(":")[2]
-        if kind == "Instance" and inputs["name"] == name and "machineType" in inputs:
-            return str(inputs["metadata"]["user-data"])
-        if kind == "VirtualMachine" and inputs["vmName"] == name:
-            return base64.b64decode(inputs["osProfile"]["customData"]).decode()
-    raise AssertionError(f"{name} is not in the simulated cloud")
+    inputs = machine(booted, name)["inputs"]
+    if booted.provider == "gcp":
+        return str(inputs["metadata"]["user-data"])
+    return base64.b64decode(inputs["osProfile"]["customData"]).decode()
 
 
 def test_users_cannot_reach_the_metadata_service(booted: BootedProject) -> None:
@@ -123,7 +134,7 @@ def test_users_cannot_reach_the_metadata_service(booted: BootedProject) -> None:
 
 
 def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Path) -> None:
-    """The cloud announces the eviction of one machine and stops it. The next `pulumi up` starts it again."""
+    """The cloud announces the eviction of one machine and stops it. The user starts it again as docs/cost.md says."""
     head, name = f"{booted.provider}-head", f"{booted.provider}-gpu-1"
     job = booted.submit(job_file(tmp_path, "spot", nodes=2, gpus_per_node=0, run=WARNED))
     log, queue = f"sudo cat {job['run_dir']}/job.log", f"squeue -h -j {job['id']} -o %T"
@@ -133,6 +144,8 @@ def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Pat
     booted.cloud("refresh")
     assert "TY:event: " in booted.on(head, "sinfo -R")
     wait_until("the job to wait", 60, lambda: "PENDING" in booted.on(head, queue))
+    if booted.provider == "azure":
+        booted.command("az", "vm", "start", "--ids", machine(booted, name)["id"])
     booted.cloud("up")
     output = finish(booted, job, 600)
     assert "a node leaves, checkpoint written: restarting the job" in output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from offline.cloud.gcp import Gcp
 from offline.cloud.making import is_running
 from offline.cloud.outputs import kept_outputs
 from offline.cloud.sdk import Kind, ListOf, Named
-from offline.cloud.world import Record, World, with_secrets
+from offline.cloud.world import ENVIRONMENT, Record, World, with_secrets
 from offline.protocol import ResourceError
 from offline.values import ASSET, MARK, SECRET, UNKNOWN, Properties, Value
 from tests.offline.cloud.stack import ROOT
@@ -199,6 +200,23 @@ def test_an_eviction_follows_the_machines_setting() -> None:
     assert evicted(record(INSTANCE, ID, scheduling={"instanceTerminationAction": "DELETE"})) is None
     assert evicted(record(VM, NODE, evictionPolicy="Delete")) is None
     assert evicted(record(VM, NODE, evictionPolicy="Deallocate")) is not None
+
+
+def test_a_started_machine_has_its_disk_properties_again(world: World) -> None:
+    disks: Properties = {"storageProfile": {"osDisk": {"diskSizeGB": 64, "managedDisk": {"storageAccountType": "P"}}}}
+    running = replace(record(VM, NODE, **disks), outputs=disks)
+    world.put(running)
+    stored = world.find(NODE)
+    assert stored
+    world.put(deallocated(stored))
+    environment = {**os.environ, ENVIRONMENT: str(world.folder.parent)}
+    command = [str(ROOT / "offline" / "programs" / "az"), "vm", "start", "--ids"]
+    subprocess.run([*command, NODE], env=environment, check=True, timeout=60)
+    assert world.find(NODE) == stored
+    missing = subprocess.run(
+        [*command, f"{NODE}9"], check=False, env=environment, text=True, capture_output=True, timeout=60
+    )
+    assert (missing.returncode, "was not found" in missing.stderr) == (1, True)
 
 
 def test_an_update_keeps_outputs_of_the_cloud() -> None:
