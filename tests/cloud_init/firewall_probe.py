@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 MPTCP = 262
@@ -36,6 +36,8 @@ ECHO_REQUEST = bytes.fromhex("0800f7ff00000000")
 """An ICMP packet: the type, the code, the checksum, and zeros."""
 RESOLVER = 53
 """Port of a UDP server on the neighbour."""
+SECONDS = 2.0
+"""How long a client waits for an answer. On a busy computer, a refusal can take more than half a second."""
 BACKLOG = 64
 """The length of the servers' queues."""
 OF_PEOPLE = {"ann": (ANN, 22000), "ann's low port": (ANN, 8888)}
@@ -119,7 +121,7 @@ def attempt(client: Client, address: str, port: int) -> str:
     kinds = {socket.IPPROTO_UDP: socket.SOCK_DGRAM, socket.IPPROTO_ICMP: socket.SOCK_RAW}
     kind = kinds.get(client.protocol, socket.SOCK_STREAM)
     with socket.socket(family, kind, client.protocol) as opened:
-        opened.settimeout(0.5)
+        opened.settimeout(SECONDS)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             opened.bind(("", client.source))
@@ -140,14 +142,23 @@ def attempt(client: Client, address: str, port: int) -> str:
     return "open"
 
 
-def reached(address: str, namespace: str = "", callers: Mapping[str, int] = CALLERS) -> dict[str, dict[str, str]]:
-    """Return the results of all callers for each service of the node."""
-    services = SERVICES if callers is not PEOPLE else SERVICES | OF_PEOPLE
+def reached(*places: tuple[str, str, str, Mapping[str, int]]) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the results by place, service and caller.
+
+    A place consists of its name, the node's address, the callers' namespace, and the callers. All callers connect at
+    the same time, because many of them wait for an answer that does not come.
+    """
     pipes = {
-        name: {caller: start(Client(uid, namespace), address, port) for caller, uid in callers.items()}
-        for name, (_, port) in services.items()
+        place: {
+            name: {caller: start(Client(uid, namespace), address, port) for caller, uid in callers.items()}
+            for name, (_, port) in (SERVICES | (OF_PEOPLE if callers is PEOPLE else {})).items()
+        }
+        for place, address, namespace, callers in places
     }
-    return {name: {caller: answer(pipe) for caller, pipe in found.items()} for name, found in pipes.items()}
+    return {
+        place: {name: {caller: answer(pipe) for caller, pipe in row.items()} for name, row in found.items()}
+        for place, found in pipes.items()
+    }
 
 
 def flooded(uid: int, namespace: str, address: str, port: int) -> int:
@@ -159,7 +170,7 @@ def flooded(uid: int, namespace: str, address: str, port: int) -> int:
         for attempt in attempts:
             attempt.setblocking(False)
             attempt.connect_ex((address, port))
-        time.sleep(0.5)
+        time.sleep(SECONDS)
         os.write(write, str(sum(is_answered(attempt) for attempt in attempts)).encode())
         os._exit(0)
     os.close(write)
@@ -223,18 +234,28 @@ def answer_from_elsewhere() -> str:
 PEOPLE = CALLERS | {"ann": ANN, "bob": BOB}
 
 
+ROOT = {"root": 0}
+EXTRA = (
+    ("neighbour", "10.1.1.1", "neighbour", ROOT),
+    ("neighbour6", "fd00::1", "neighbour", ROOT),
+    ("extra network", "10.1.2.1", "neighbour", ROOT),
+    ("extra network6", "fd01::1", "neighbour", ROOT),
+)
+
+
+def nodes(callers: Mapping[str, int]) -> Iterator[tuple[str, str, str, Mapping[str, int]]]:
+    """Yield the places from which a node of the cluster connects."""
+    for place, address in (("loopback", "127.0.0.1"), ("loopback6", "::1"), ("own address", "10.1.1.1")):
+        yield place, address, "", callers
+    yield "other node", "10.1.1.1", "other", callers
+
+
 def of_people() -> dict[str, object]:
     """Return the results for the ports of people, by place."""
     # A request from a port that another user has just used.
     pairs = [(who, where) for where in ("", "other") for who in (BOB, ANN)]
     return {
-        "loopback": reached("127.0.0.1", callers=PEOPLE),
-        "loopback6": reached("::1", callers=PEOPLE),
-        "own address": reached("10.1.1.1", callers=PEOPLE),
-        "other node": reached("10.1.1.1", "other", PEOPLE),
-        "neighbour": reached("10.1.1.1", "neighbour", {"root": 0}),
-        "extra network": reached("10.1.2.1", "neighbour", {"root": 0}),
-        "extra network6": reached("fd01::1", "neighbour", {"root": 0}),
+        **reached(*nodes(PEOPLE), *EXTRA),
         "flooded": [flooded(BOB, where, "10.1.1.1", 22000) for where in ("", "other")],
         "flooded by root": flooded(0, "other", "10.1.1.1", 22000) > BACKLOG,
         "same port": [connect(Client(who, where, source=33333), "10.1.1.1", 22000) for who, where in pairs],
@@ -262,14 +283,7 @@ def of_metadata() -> dict[str, object]:
 def of_ports() -> dict[str, object]:
     """Return the results for the ports of a job and of other programs, by place."""
     return {
-        "loopback": reached("127.0.0.1"),
-        "loopback6": reached("::1"),
-        "own address": reached("10.1.1.1"),
-        "other node": reached("10.1.1.1", "other"),
-        "neighbour": reached("10.1.1.1", "neighbour", {"root": 0}),
-        "neighbour6": reached("fd00::1", "neighbour", {"root": 0}),
-        "extra network": reached("10.1.2.1", "neighbour", {"root": 0}),
-        "extra network6": reached("fd01::1", "neighbour", {"root": 0}),
+        **reached(*nodes(CALLERS), *EXTRA),
         "flooded": [flooded(PERSON, "", "10.1.1.1", 21000), flooded(0, "neighbour", "10.1.1.1", 21000)],
         "mptcp": connect(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21000),
         "mptcp other": connect(Client(PERSON, "other", protocol=MPTCP), "10.1.1.1", 21000),

@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.project import FIRST, HEAD, SECOND, Done, Project, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.full]
+pytestmark = pytest.mark.integration
 
 SECRET = "hunter2"  # noqa: S105
 PORT = 21000
@@ -281,6 +281,7 @@ def test_attempts_across_the_border_are_refused(team: Team, job: Mapping[str, An
     assert set(cluster.states().values()) <= {"idle", "mixed", "allocated"}
 
 
+@pytest.mark.full
 def test_a_group_reads_a_job_that_is_readable_for_it(team: Team) -> None:
     found = team.ann.start(READABLE)
     assert "for all" in team.bob.yard("logs", str(found["id"])).out
@@ -318,6 +319,7 @@ def test_a_person_is_added_while_jobs_run(team: Team, job: Mapping[str, Any], cl
     sys.stdout.write(f"`pulumi up` with one more person took {done.seconds:.1f} s\n")
 
 
+@pytest.mark.full
 def test_a_removed_person_is_locked_and_keeps_the_files(team: Team, job: Mapping[str, Any], cluster: Project) -> None:
     found = team.bob.start(LONG)
     for node in (HEAD, node_of(cluster, found)):
@@ -345,6 +347,7 @@ LIMITS = {
 ONE_GPU = "name: one\nrun: sleep 600\ngpus_per_node: 1\nmemory_per_node: 100M\ntime: 40m\n"
 
 
+@pytest.mark.full
 def test_limits_refuse_and_hold_back_jobs(team: Team, cluster: Project) -> None:
     bob, ann = team.bob, team.ann
     deploy(cluster, ann, bob, team.boss, limits=LIMITS)
