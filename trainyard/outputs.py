@@ -177,8 +177,20 @@ NO_TRANSPORT = Transport()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prices:
+    """List prices in dollars per hour. `nodes` is the price of one machine by node group. `services` are the shared
+    storage and the gateway. A price is None if it is unknown.
+    """
+
+    head: float | None = None
+    nodes: Mapping[str, float | None] = field(default_factory=dict)
+    services: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """The cluster. `env`, `transport`, `thresholds`, `pair_thresholds` and `spares` are mappings by node group.
+    `prices` is None if the machines have no price.
 
     All hosts share `home_path` and `shared_path`. `transport` contains only groups whose fabric needs files on the
     node. The published minimum bus bandwidth of an all-reduce, in GB/s, is in `thresholds` for one node and in
@@ -202,6 +214,7 @@ class Cluster:
     thresholds: Mapping[str, float | None]
     pair_thresholds: Mapping[str, float | None] = field(default_factory=dict)
     usd_per_hour: float | None = None
+    prices: Prices | None = None
     spares: Mapping[str, int] = field(default_factory=dict)
     repair: str = "ask"
     users: Mapping[User, UserRole] = field(default_factory=dict)
@@ -244,10 +257,10 @@ def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError if the contract forbids a value.
 
     Older versions of yard reject unknown fields. Therefore, `repair: ask` and an empty `tunnel`, `transport`, `spares`,
-    `users` or `unready` are omitted.
+    `users`, `prices` or `unready` are omitted.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
-    for name in ("transport", "spares", "users", "unready"):
+    for name in ("transport", "spares", "users", "prices", "unready"):
         if not found[name]:
             del found[name]
     if cluster.repair == "ask":

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from components.catalog import fabrics
 from components.plan.plan import ClusterPlan
-from components.platforms.demand import firm_total
-from trainyard.outputs import Cluster, Head, Node, Transport
+from components.platforms.demand import firm_total, host_usd, services
+from components.spec.model import CloudSpec
+from trainyard.outputs import Cluster, Head, Node, Prices, Transport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,4 +59,17 @@ def cluster_outputs(plan: ClusterPlan, head: Head, workers: Mapping[str, Reach])
         # Existing hosts have other users, so only the job user's home is shared (stage 50-storage).
         home_path=f"/home/{head.user}" if plan.uses_existing_hosts else "/home",
         usd_per_hour=firm_total(plan),
+        prices=_prices(plan),
+    )
+
+
+def _prices(plan: ClusterPlan) -> Prices | None:
+    if not isinstance(plan.platform, CloudSpec):
+        return None
+    used = services(plan)
+    known = [service.usd for service in used if service.usd is not None]
+    return Prices(
+        head=host_usd(plan.head),
+        nodes={group: host_usd(plan.group(group)[0]) for group in plan.groups},
+        services=round(sum(known), 4) if len(known) == len(used) else None,
     )

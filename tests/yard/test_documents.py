@@ -43,6 +43,7 @@ ENVIRONMENT = '{"name": "torch", "python": "3.13", "built": 1, "bytes": 2, "seco
 SHARED: dict[str, tuple[str, str]] = {
     "cancel": ("cancel 7", JOB),
     "code": ("code 7", f"case $* in *scontrol*) {RUNNING} ;; *) echo key ;; esac"),
+    "cost": ("cost", "printf '1764000000 head on\\n===cost===\\n1764003600\\n'"),
     "cp": ("cp 7:job.log .", f"case $* in *scontrol*) {JOB} ;; *) echo file /shared/jobs/a/job.log ;; esac"),
     "doctor": ("doctor", "exit 255"),
     "drain": ("drain yard-gpu-0 --reason cable", "echo 'yard-gpu-0|idle|none'"),

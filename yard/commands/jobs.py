@@ -329,6 +329,24 @@ def usage(
 
 
 @app.command()
+def cost(
+    month: Annotated[
+        str | None,
+        typer.Option("--month", metavar="YYYY-MM", parser=_month, help="Month. Default: the current month."),
+    ] = None,
+    jobs: Annotated[bool, typer.Option("--jobs", help="Show the cost of each job instead.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Show what the cluster has cost at list prices, by day and node group, and a forecast."""
+    from yard.run.cost import show_cost, show_job_costs
+
+    show = show_job_costs if jobs else show_cost
+    show(remote_of(stack, outputs), month or f"{datetime.now(UTC):%Y-%m}", as_json)
+
+
+@app.command()
 def logs(
     job: JobArgument,
     follow: FollowOption = False,

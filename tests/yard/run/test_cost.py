@@ -1,0 +1,118 @@
+"""`yard cost`: the bill of a recorded day, forecasts and jobs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.yard.conftest import FakeStack, printed, refused
+from trainyard.outputs import Cluster, Prices
+from yard.run.cost import Cost, JobCost, costs, forecast, job_costs, month_bounds, parse_on_times, total
+
+DAY = 1764028800.0
+"""2025-11-25 00:00:00 UTC."""
+HOUR = 3600
+# List prices of Standard_D8s_v5 and Standard_ND96isr_H100_v5 in eastus (components/catalog/prices.yaml, which names the
+# source and the date). The price of the services is an example.
+PRICES = Prices(head=0.384, nodes={"gpu": 98.32}, services=0.1909)
+RECORD = "".join(
+    f"{DAY + hours * HOUR:.0f} {node} {state}\n"
+    for hours, node, state in [
+        (-30, "head", "on"),
+        (-30, "yard-gpu-0", "on"),
+        (-2, "yard-gpu-0", "off"),
+        (-2, "yard-gpu-1", "on"),
+        (1.5, "yard-gpu-1", "off"),
+        (9, "yard-gpu-0", "on"),
+        (17.25, "yard-gpu-0", "off"),
+        (22, "yard-gpu-1", "on"),
+    ]
+)
+
+
+@pytest.fixture
+def cluster(local: Cluster) -> Cluster:
+    return replace(local, prices=PRICES)
+
+
+def test_the_bill_of_a_recorded_day_is_exact_to_the_cent(cluster: Cluster) -> None:
+    """By hand: the head is on for 24 h, 24 x 0.384 = 9.216. The services cost 24 x 0.1909 = 4.5816. Until the end of
+    the day, yard-gpu-1 is on from 0:00 to 1:30 and from 22:00, and yard-gpu-0 from 9:00 to 17:15. These are
+    1.5 + 2 + 8.25 = 11.75 h, and 11.75 x 98.32 = 1155.26. The sum is 9.22 + 4.58 + 1155.26 = 1169.06.
+    """
+    found = costs(parse_on_times(RECORD, DAY + 30 * HOUR), cluster, DAY, DAY + 24 * HOUR)
+    assert found == [
+        Cost(day="2025-11-25", part="gpu", hours=11.75, usd=1155.26),
+        Cost(day="2025-11-25", part="head", hours=24.0, usd=9.22),
+        Cost(day="2025-11-25", part="services", hours=24.0, usd=4.58),
+    ]
+    assert total(found) == 1169.06
+
+
+def test_each_day_has_its_own_hours(cluster: Cluster) -> None:
+    found = costs(parse_on_times(RECORD, DAY + 30 * HOUR), cluster, DAY - 48 * HOUR, DAY + 48 * HOUR)
+    assert [(row.day, row.hours) for row in found if row.part == "gpu"] == [
+        ("2025-11-23", 6.0),
+        ("2025-11-24", 22.0 + 2.0),
+        ("2025-11-25", 11.75),
+        ("2025-11-26", 6.0),
+    ]
+
+
+def test_an_incomplete_record_and_repeated_lines_are_read(cluster: Cluster) -> None:
+    text = f"{DAY:.0f} head on\n{DAY + HOUR:.0f} head on\n{DAY + HOUR:.0f} gone-1 off\n17640"
+    assert parse_on_times(text, DAY + 2 * HOUR) == {"head": [(DAY, DAY + 2 * HOUR)]}
+
+
+def test_removed_nodes_belong_to_their_group_and_unknown_prices_are_unknown(cluster: Cluster) -> None:
+    text = f"{DAY:.0f} yard-gpu-7 on\n{DAY + HOUR:.0f} yard-gpu-7 off\n{DAY:.0f} yard-old-0 on\n"
+    found = costs(parse_on_times(text, DAY + HOUR), cluster, DAY, DAY + HOUR)
+    assert [(row.part, row.usd) for row in found] == [("gpu", 98.32), ("old", None)]
+    assert total(found) is None
+
+
+def test_the_forecast_continues_the_last_week(cluster: Cluster) -> None:
+    """By hand: only the head, for 48 h until now, at (0.384 + 0.1909) an hour. November ends 120 h later."""
+    now = DAY + 24 * HOUR
+    record = {"head": [(now - 48 * HOUR, now)]}
+    start, end = month_bounds("2025-11")
+    assert (end - now, now - start) == (120 * HOUR, 25 * 24 * HOUR)
+    assert forecast(record, cluster, now) == pytest.approx(168 * 0.5749, abs=0.05)
+    assert forecast({}, cluster, now) is None
+    assert forecast(record, replace(cluster, prices=None), now) is None
+
+
+def test_jobs_cost_their_share_of_the_gpus(cluster: Cluster) -> None:
+    """By hand: a node of the cluster has 2 GPUs, so a GPU hour costs 98.32 / 2 = 49.16."""
+    rows = """\
+7|ann|7200|yard-gpu-0|billing=2,cpu=2,gres/gpu=1,node=1|small
+8|bob|1800|yard-gpu-[0-1]|cpu=2,gres/gpu=4,gres/gpu:fake=4|a|b
+9|bob|1800|yard-gpu-0|cpu=2|no GPUs
+10|bob|0|None assigned||waits
+"""
+    assert job_costs(rows, cluster) == [
+        JobCost(job=7, user="ann", name="small", gpu_hours=2.0, usd=98.32),
+        JobCost(job=8, user="bob", name="a|b", gpu_hours=2.0, usd=98.32),
+    ]
+
+
+def test_the_command_prints_the_sum_and_the_forecast(stack: FakeStack, cluster: Cluster) -> None:
+    stack.deploy(cluster)
+    stack.program("ssh", f"printf '%s' '{RECORD}'; echo ===cost===; echo {DAY + 24 * HOUR:.0f}")
+    out = printed("cost", "--month", "2025-11")
+    assert "2025-11-25  gpu       11.75" in out
+    assert "forecast for 2025-11: $" in out
+    rows = json.loads(printed("cost", "--month", "2025-11", "--json"))
+    assert {row["part"] for row in rows} == {"gpu", "head", "services"}
+    assert "forecast" not in printed("cost", "--month", "2025-10")
+    stack.deploy(replace(cluster, scheduler="none"))
+    assert "without Slurm" in refused("cost")
+
+
+def test_a_platform_without_prices_says_so(stack: FakeStack) -> None:
+    stack.program("ssh", f"printf '%s' '{RECORD}'; echo ===cost===; echo {DAY:.0f}")
+    out = printed("cost", "--month", "2025-11")
+    assert "the machines of this platform have no price" in out
+    assert "unknown" in out

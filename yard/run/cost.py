@@ -1,0 +1,197 @@
+"""`yard cost`: what the cluster has cost, from the head's record of when machines were on (trainyard-repair)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from trainyard.errors import JobError
+from trainyard.faults import HEAD, ON_TIMES
+from trainyard.outputs import Cluster, Prices
+from yard.run.jobs import expand
+from yard.show import say, say_json, table
+from yard.stack.remote import Remote
+
+SERVICES = "services"
+"""The part of the cost that consists of the shared storage and the gateway. It is charged while the head exists."""
+_HOUR = 3600.0
+_AVERAGE_DAYS = 7
+_SEPARATOR = "===cost==="
+_NOT_INCLUDED = (
+    "list prices. Not included: boot disks, addresses, NAT, network traffic, discounts, taxes, and the time before the "
+    "head's record began"
+)
+
+Intervals = Mapping[str, Sequence[tuple[float, float]]]
+"""Mapping from machine (HEAD or the node's name) to the times between which it was on, in seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of a part of the cluster (`head`, `services` or a node group) on a UTC day.
+
+    `hours` is the sum of the hours in which the part's machines were on. `usd` is None if the price is unknown.
+    """
+
+    day: str
+    part: str
+    hours: float
+    usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCost:
+    """A job's share of the price of its nodes, according to its GPUs. `usd` is None if the price is unknown."""
+
+    job: int
+    user: str
+    name: str
+    gpu_hours: float
+    usd: float | None
+
+
+def parse_on_times(text: str, now: float) -> Intervals:
+    """Return the intervals in the head's record. The interval of a machine that is on ends at `now`."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    since: dict[str, float] = {}
+    for time, node, state in re.findall(r"(?m)^(\d+) (\S+) (on|off)$", text):
+        if state == "on":
+            since.setdefault(node, float(time))
+        elif node in since:
+            found.setdefault(node, []).append((since.pop(node), float(time)))
+    for node, start in since.items():
+        found.setdefault(node, []).append((start, now))
+    return found
+
+
+def costs(intervals: Intervals, cluster: Cluster, start: float, end: float) -> list[Cost]:
+    """Return the cost of each part on each UTC day between `start` and `end`, sorted by day and part."""
+    hours: dict[tuple[str, str], float] = {}
+    for node, times in intervals.items():
+        parts = (HEAD, SERVICES) if node == HEAD else (_group_of(node, cluster),)
+        for day, seconds in _by_day(times, start, end):
+            for part in parts:
+                hours[day, part] = hours.get((day, part), 0.0) + seconds / _HOUR
+    rows = []
+    for (day, part), used in sorted(hours.items()):
+        price = _price(part, cluster)
+        if part != SERVICES or price != 0:
+            usd = None if price is None else round(used * price, 2)
+            rows.append(Cost(day=day, part=part, hours=round(used, 2), usd=usd))
+    return rows
+
+
+def _group_of(node: str, cluster: Cluster) -> str:
+    """Return a node's group. The name of a removed node also contains its group."""
+    known = {other.name: other.group for other in cluster.nodes}
+    return known.get(node) or node.removeprefix(f"{cluster.name}-").rpartition("-")[0] or node
+
+
+def _price(part: str, cluster: Cluster) -> float | None:
+    prices = cluster.prices or Prices()
+    return {HEAD: prices.head, SERVICES: prices.services}.get(part, prices.nodes.get(part))
+
+
+def _by_day(times: Iterable[tuple[float, float]], start: float, end: float) -> Iterator[tuple[str, float]]:
+    """Yield the seconds on each UTC day that are in the intervals and between `start` and `end`."""
+    for first, last in times:
+        begin, limit = max(first, start), min(last, end)
+        while begin < limit:
+            day = datetime.fromtimestamp(begin, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+            midnight = min((day + timedelta(days=1)).timestamp(), limit)
+            yield f"{day:%Y-%m-%d}", midnight - begin
+            begin = midnight
+
+
+def month_bounds(month: str) -> tuple[float, float]:
+    """Return the beginning and the end of a month (YYYY-MM, UTC) in seconds since 1970."""
+    first = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
+    return first.timestamp(), (first + timedelta(days=32)).replace(day=1).timestamp()
+
+
+def forecast(intervals: Intervals, cluster: Cluster, now: float) -> float | None:
+    """Return the expected cost of the current month in dollars, or None if a price is unknown.
+
+    For the rest of the month, the average of the last seven days, or of the time since the record began, continues.
+    """
+    start, end = month_bounds(f"{datetime.fromtimestamp(now, UTC):%Y-%m}")
+    began = min((times[0][0] for times in intervals.values()), default=now)
+    since = max(now - _AVERAGE_DAYS * 24 * _HOUR, began)
+    spent, recent = (total(costs(intervals, cluster, begin, now)) for begin in (start, since))
+    if spent is None or recent is None or now <= since:
+        return None
+    return round(spent + recent / (now - since) * (end - now), 2)
+
+
+def total(rows: Iterable[Cost | JobCost]) -> float | None:
+    """Return the sum in dollars, or None if a price is unknown."""
+    found = [row.usd for row in rows]
+    return None if None in found else round(sum(filter(None, found)), 2)
+
+
+def job_costs(text: str, cluster: Cluster) -> list[JobCost]:
+    """Return the cost of the jobs in sacct's rows `job|user|seconds|node list|TRES|name`, most expensive first.
+
+    Jobs without GPUs are omitted.
+    """
+    nodes = {node.name: node for node in cluster.nodes}
+    found = []
+    for row in text.splitlines():
+        number, user, seconds, node_list, tres, name = row.split("|", 5)
+        used = re.search(r"\bgres/gpu=(\d+)", tres)
+        first = nodes.get(next(expand(node_list), ""))
+        if used is None or not number.isdigit():
+            continue
+        gpu_hours = int(used[1]) * int(seconds) / _HOUR
+        price = _price(first.group, cluster) if first else None
+        usd = None if price is None or first is None else round(gpu_hours * price / first.gpus, 2)
+        found.append(JobCost(job=int(number), user=user, name=name, gpu_hours=round(gpu_hours, 2), usd=usd))
+    return sorted(found, key=lambda job: (-(job.usd or 0), job.job))
+
+
+def show_cost(remote: Remote, month: str, as_json: bool) -> None:
+    """Print the cost of a month by day and part, its sum and, for the current month, a forecast."""
+    text, _, clock = remote.run(f"cat {_record(remote)}; echo {_SEPARATOR}; date +%s").partition(_SEPARATOR)
+    now = float(clock)
+    intervals, cluster = parse_on_times(text, now), remote.stack.cluster
+    start, end = month_bounds(month)
+    rows = costs(intervals, cluster, start, min(end, now))
+    if as_json:
+        say_json([vars(row) for row in rows])
+        return
+    shown = [(row.day, row.part, f"{row.hours:.2f}", _dollars(row.usd)) for row in rows]
+    table(("DAY (UTC)", "PART", "HOURS", "COST"), [*shown, ("", "", "", _dollars(total(rows)))])
+    if start <= now < end and cluster.prices is not None:
+        say(f"forecast for {month}: {_dollars(forecast(intervals, cluster, now))}")
+    say(_NOT_INCLUDED if cluster.prices is not None else "the machines of this platform have no price")
+
+
+def show_job_costs(remote: Remote, month: str, as_json: bool) -> None:
+    """Print the cost of the jobs that ran in a month: a person's own ones, or everybody's for admins and operators."""
+    start, end = (f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%S}" for time in month_bounds(month))
+    everybody = not remote.stack.login or remote.stack.is_admin
+    fields = "JobIDRaw,User,ElapsedRaw,NodeList,AllocTRES,JobName"
+    command = f"TZ=UTC sacct -X -n -P -T -S {start} -E {end} -o {fields}{' -a' if everybody else ''}"
+    rows = job_costs(remote.run(command), remote.stack.cluster)
+    if as_json:
+        say_json([vars(row) for row in rows])
+        return
+    shown = [(str(row.job), row.user, row.name, f"{row.gpu_hours:.2f}", _dollars(row.usd)) for row in rows]
+    table(("JOB", "USER", "NAME", "GPU HOURS", "COST"), [*shown, ("", "", "", "", _dollars(total(rows)))])
+    say(
+        "the price of a node is divided by its GPUs. Not included: idle GPUs, jobs without GPUs, the head, services, "
+        "and what `yard cost` does not include"
+    )
+
+
+def _record(remote: Remote) -> str:
+    if remote.stack.cluster.scheduler != "slurm":
+        raise JobError("without Slurm, the head does not record when machines are on")
+    return shlex.quote(f"{remote.stack.cluster.state_dir}/{ON_TIMES}")
+
+
+def _dollars(usd: float | None) -> str:
+    return "unknown" if usd is None else f"${usd:,.2f}"
