@@ -26,18 +26,28 @@ BANDWIDTH = "bandwidth"
 """Cause: the node's all-reduces are slow or wrong (trainyard-bandwidth)."""
 EVENT = "event"
 """Cause: the cloud has announced an eviction or a restart, so no repair is needed."""
+POWER = "power"
+"""Cause: the machine of an elastic node cannot be started now, for example because the cloud has no capacity. No repair
+is needed, because the head tries again (repair/power.py)."""
 QUARANTINE = "quarantine"
 """Cause: `yard heal` has given up on the node, which stays out of service until an operator resumes it."""
 HISTORY = "repair/repair.json"
 """The file below /var/lib/trainyard on the head in which trainyard-repair stores when nodes left service. The service
 may write only in the file's folder (trainyard-repair.service)."""
 
-_GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted")
-"""Reasons that slurmctld sets (slurmctld/node_mgr.c and ping_nodes.c of Slurm 24.11.5, read 2026-11-22)."""
+ON_TIMES = "repair/machines"
+"""The file below /var/lib/trainyard on the head in which trainyard-repair stores when machines started and stopped.
+Each line contains the seconds since 1970, the node's name or HEAD, and `on` or `off`."""
+HEAD = "head"
+
+_GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted|resumetimeout reached")
+"""Reasons of slurmctld (slurmctld/node_mgr.c, ping_nodes.c and power_save.c of Slurm 24.11.5, read 2026-11-26)."""
 _SUFFIXES = "*~#!%$@^-+"
 """Suffixes of states (slurm.conf(5), scontrol(1) and sinfo(1) of Slurm 24.11). "*" means no response."""
-_IN_SERVICE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "RESERVED"})
-"""States of nodes that run jobs or can start them (sinfo(1), "NODE STATE CODES", read 2026-11-22)."""
+_POWER_STATES = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"})
+_IN_SERVICE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "RESERVED"}) | _POWER_STATES
+"""States of nodes that run jobs or can start them (sinfo(1), "NODE STATE CODES", read 2026-11-22). For a job, Slurm
+starts the machine of an elastic node that is powered down."""
 _EPIDEMIC_SHARE = 0.2
 
 
@@ -83,7 +93,7 @@ def fault(reason: str) -> str | None:
     if _GONE.match(reason):
         return GONE
     cause = cause_of(reason)
-    return None if cause in {EVENT, QUARANTINE} else cause
+    return None if cause in {EVENT, POWER, QUARANTINE} else cause
 
 
 def is_epidemic(faulty: int, nodes: int) -> bool:
@@ -99,7 +109,15 @@ def flags(state: str) -> frozenset[str]:
 
 def is_in_service(state: str) -> bool:
     """Return whether Slurm can start jobs on a node in this state, now or after its current jobs."""
-    return flags(state) <= _IN_SERVICE
+    found = flags(state)
+    # A powered-down node does not respond, and does not have to.
+    return (found - {"NOT_RESPONDING"} if is_off(state) else found) <= _IN_SERVICE
+
+
+def is_off(state: str) -> bool:
+    """Return whether the machine of a node in this state is off, stopping or starting, as Slurm has requested."""
+    marks = {"~", "#", "%"}
+    return not flags(state).isdisjoint(_POWER_STATES - {"POWER_DOWN"}) or not marks.isdisjoint(state)
 
 
 def is_free(state: str) -> bool:

@@ -22,6 +22,7 @@ from components.node.bundle import Bundle, render_bundle
 from components.node.handover import Secrets, bundle_message, handover_files, pack
 from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, Platform
+from components.platforms.registry import platform_facts
 
 _DIAL_ATTEMPTS = 190
 """After this many failed connection attempts, the bring-up fails. A GPU machine can take 15 minutes from power-on until
@@ -55,7 +56,9 @@ NO_GATE = "the gate on the head has not passed"
 
 
 def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Mapping[str, str], bundle: Bundle) -> str:
-    return pack(handover_files(plan, host_keys, Secrets(**secrets), bundle))
+    channel = platform_facts(plan.provider).power_channel
+    known = channel if isinstance(channel, Mapping) else None
+    return pack(handover_files(plan, host_keys, Secrets(**secrets), bundle, known))
 
 
 class Registered:

@@ -63,9 +63,16 @@ def bundle_message(bundle: Bundle) -> str:
 
 
 def handover_files(
-    plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Secrets, bundle: Bundle
+    plan: ClusterPlan,
+    host_keys: Mapping[str, str],
+    secrets: Secrets,
+    bundle: Bundle,
+    power_channel: Mapping[str, str] | None = None,
 ) -> dict[str, bytes]:
-    """Return a mapping from relative path to content for the files in the head's hand-over."""
+    """Return a mapping from relative path to content for the files in the head's hand-over.
+
+    A plan with elastic groups needs `power_channel` (repair/channels.py).
+    """
     # The gate checks the InfiniBand partition of hosts with `same_fabric`, while the cloud itself enforces `compact`.
     nodes = "".join(
         f"{host.name} {host.private_ip} {host.group} {host.machine.gpus} "
@@ -93,7 +100,7 @@ def handover_files(
         **render_accounts(plan),
         **render_keys(plan, {ADMIN_USER: admins, JOB_USER: [secrets.user_public.strip()]}),
     }
-    optional = {"repair.json": render_repair(plan), "gates.json": render_gates(plan)}
+    optional = {"repair.json": render_repair(plan, power_channel), "gates.json": render_gates(plan)}
     text |= {path: content for path, content in optional.items() if content is not None}
     return {
         "munge.key": base64.b64decode(secrets.munge_key),

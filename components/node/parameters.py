@@ -156,19 +156,33 @@ _SILENT_CLOUD_SECONDS = 35
 """Clouds pause machines for maintenance. Each pause is assumed to take at most 30 seconds."""
 
 
-def render_repair(plan: ClusterPlan) -> str | None:
-    """Return repair.json, or None without Slurm. A node counts as lost after `silent_seconds` of silence."""
+START_SECONDS = 1200
+"""How long the machine of an elastic node can take from its start until slurmd registers. A GPU machine can take 15
+minutes until sshd accepts connections."""
+
+
+def render_repair(plan: ClusterPlan, channel: Mapping[str, str] | None = None) -> str | None:
+    """Return repair.json, or None without Slurm. A node counts as lost after `silent_seconds` of silence.
+
+    `channel` describes how the head starts and stops machines (repair/channels.py). Elastic groups need it.
+    """
     if plan.scheduler != "slurm":
         return None
-    groups = {
-        name: {
-            "spares": section.spares,
-            "nodes": {host.name: str(host.private_ip) for host in plan.group(name) if host != plan.head},
-        }
-        for name, section in plan.groups.items()
-    }
+    groups = {name: _repair_group(plan, name) for name in plan.groups}
+    power = {"power": {"start_seconds": START_SECONDS, "channel": channel}} if plan.is_elastic else {}
     seconds = _SILENT_CLOUD_SECONDS if isinstance(plan.platform, CloudSpec) else _SILENT_SECONDS
-    return json.dumps({"silent_seconds": seconds, "groups": groups}, indent=1) + "\n"
+    return json.dumps({"silent_seconds": seconds, **power, "groups": groups}, indent=1) + "\n"
+
+
+def _repair_group(plan: ClusterPlan, name: str) -> dict[str, Any]:
+    section = plan.groups[name]
+    rows: dict[str, Any] = {
+        "spares": section.spares,
+        "nodes": {host.name: str(host.private_ip) for host in plan.group(name) if host != plan.head},
+    }
+    if section.elastic is not None:
+        rows["elastic"] = {"min": section.elastic.min, "idle_seconds": 60 * section.elastic.idle_minutes}
+    return rows
 
 
 def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) -> tuple[NodeFile, ...]:

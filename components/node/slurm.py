@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from components.catalog import Machine, SlurmVersion
+from components.node.parameters import START_SECONDS
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan, HostPlan
 from components.spec.people import PEOPLE
@@ -107,6 +108,19 @@ _COMMON = {
     ),
 }
 
+_ELASTIC = {
+    # Slurm starts and stops machines only with these programs, but trainyard-repair starts and stops them instead
+    # (repair/power.py).
+    "ResumeProgram": "/usr/bin/true",
+    "SuspendProgram": "/usr/bin/true",
+    "ResumeTimeout": str(START_SECONDS),
+    # A node is not allocated for this long after its machine began to stop.
+    "SuspendTimeout": "60",
+}
+_NEVER = 365 * 86400
+"""The SuspendTime in seconds of elastic groups. Slurm's power saving is off without one (_init_power_config in
+slurmctld/power_save.c of 23.11.4 and 24.11.5, read 2026-11-26). trainyard-repair powers idle nodes down earlier."""
+
 _FAIR_USE = {
     # Jobs can use only the accounts of their user and, with `qos`, only the QOS of their user, which has the limits.
     # `safe`: a job starts only if the GPU hours of the month last until its time limit. Otherwise, Slurm would end jobs
@@ -139,6 +153,8 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
         values |= _UNCONFINED
     if plan.users:
         values |= _FAIR_USE
+    if plan.is_elastic:
+        values |= _ELASTIC
     if separates_folders(plan):
         values["JobContainerType"] = "job_container/tmpfs"
     if plan.image.slurm_version >= _REQUEUES_SINCE:
@@ -291,6 +307,8 @@ def _partition_line(plan: ClusterPlan, group: str, *, default: bool) -> str:
     # slurmctld looks up a new person's primary group when the person submits a job (validate_group in
     # slurmctld/partition_mgr.c of 21.08.5 to 24.11.5, read 2026-11-25).
     who = f"AllowGroups={JOB_USER}{f',{PEOPLE}' if plan.users else ''}"
+    if plan.groups[group].elastic is not None:
+        share += f" SuspendTime={_NEVER}"
     return f"PartitionName={group} Nodes={host_list(hosts)} {who} Default={first} MaxTime=INFINITE State=UP {share}"
 
 

@@ -111,6 +111,15 @@ class ClusterPlan:
         """All hosts that run jobs. The head comes first if it runs jobs."""
         return tuple(host for host in self.hosts if host.runs_jobs)
 
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the head starts and stops machines."""
+        return any(group.elastic is not None for group in self.groups.values())
+
+    def elastic(self, host: HostPlan) -> bool:
+        """Return whether the head starts and stops the host's machine."""
+        return host.role is Role.WORKER and host.group is not None and self.groups[host.group].elastic is not None
+
     def group(self, name: str) -> tuple[HostPlan, ...]:
         """Return the hosts in a node group. The head comes first if it belongs to the group."""
         return tuple(host for host in self.nodes if host.group == name)

@@ -55,6 +55,8 @@ class PlatformFacts:
     """Returns a mapping from quota to the amount that resources other than machines need, in the quota's unit."""
     tunnel: Callable[[ClusterPlan], Tunnel] | None = None
     """Returns the tunnel for `access.via: bastion`."""
+    power_channel: Mapping[str, str] | str = "the head cannot start and stop machines there"
+    """How the head starts and stops the machines of elastic groups (repair/channels.py), or why it cannot."""
     largest_disk_gib: int | None = None
     """Maximum size of the head's shared disk in GiB, or None if the platform's own checks limit it."""
     billed: Mapping[str, str] = field(default_factory=dict)

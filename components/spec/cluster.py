@@ -80,6 +80,17 @@ class CapacitySpec(Model):
         return self
 
 
+class ElasticSpec(Model):
+    """When the head stops the machines of a node group."""
+
+    min: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[0])] = 0
+    """How many of the machines are always on."""
+    idle_minutes: Annotated[
+        int, Field(ge=1, le=10_080, strict=True, description="must be a whole number of minutes", examples=[20])
+    ] = 20
+    """How long a machine runs no jobs until it is stopped."""
+
+
 def _count_or_hosts(schema: dict[str, Any]) -> None:
     schema["required"].remove("count")
     schema["anyOf"] = [{"required": ["count"]}, {"required": ["hosts"]}]
@@ -102,6 +113,9 @@ class GroupSpec(Model):
     spares: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[1])] = 0
     """How many of the nodes run no jobs until they replace a lost or drained node. Requires Slurm."""
 
+    elastic: Annotated[ElasticSpec | None, Field(examples=[{"min": 0, "idle_minutes": 20}])] = None
+    """If given, the head stops idle machines and starts them for waiting jobs. Requires Slurm."""
+
     @model_validator(mode="before")
     @classmethod
     def _set_count(cls, section: Any) -> Any:
@@ -116,7 +130,20 @@ class GroupSpec(Model):
             raise RuleError(f"must be {len(self.hosts)}, the number of listed hosts", "remove it", at="count")
         if self.spares >= self.count:
             raise RuleError("must be less than the number of nodes, because jobs need a node", "lower it", at="spares")
+        if self.elastic is not None:
+            self._check_elastic(self.elastic)
         return self
+
+    def _check_elastic(self, elastic: ElasticSpec) -> None:
+        if elastic.min >= self.count:
+            rule = f"must be less than the number of nodes ({self.count}), because no machine would stop"
+            raise RuleError(rule, "lower it, or remove elastic", at="elastic.min")
+        if self.spares:
+            rule = "spares are always on, but an elastic group's idle machines are stopped"
+            raise RuleError(rule, "use spares or elastic", at="spares")
+        if self.capacity.kind == "reservation":
+            rule = "a reservation costs the same while its machines are stopped"
+            raise RuleError(rule, "remove elastic, or use capacity: {kind: on_demand}", at="elastic")
 
 
 class AccessSpec(Model):
@@ -312,6 +339,9 @@ class ClusterSpec(Model):
         for name in (name for name, group in self.nodes.items() if group.spares):
             rule = "Slurm holds the spares back, and this cluster has no scheduler"
             raise RuleError(rule, fix, at=f"nodes.{name}.spares")
+        for name in (name for name, group in self.nodes.items() if group.elastic is not None):
+            rule = "Slurm decides which machines are needed, and this cluster has no scheduler"
+            raise RuleError(rule, fix, at=f"nodes.{name}.elastic")
         return self
 
     @model_validator(mode="after")

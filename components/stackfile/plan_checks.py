@@ -20,6 +20,7 @@ from components.platforms.demand import (
 )
 from components.platforms.registry import platform_facts
 from components.spec.explain import nearest
+from components.spec.model import CloudSpec
 from components.spec.people import PEOPLE, FairUseSpec, accounts_of
 from components.spec.people import conflicts as conflicts_of_users
 
@@ -50,6 +51,32 @@ def disk_size(planned: Planned) -> Iterator[Broken]:
             rule=f"head_nfs uses one disk, and the largest has {largest} GiB, not {shared.size_gib}",
             words={"largest": largest},
         )
+
+
+@check("elastic-platform", Level.ERROR, "remove it")
+def elastic_platform(planned: Planned) -> Iterator[Broken]:
+    """Elastic groups are on a platform where the head can start and stop machines."""
+    channel = platform_facts(planned.plan.provider).power_channel
+    if not isinstance(channel, str):
+        return
+    for name, group in planned.plan.groups.items():
+        if group.elastic is not None:
+            rule = f"not possible on the platform {planned.plan.provider}, because {channel}"
+            yield Broken(path=f"cluster.nodes.{name}.elastic", rule=rule)
+
+
+@check("elastic-capacity", Level.INFO, "set elastic.min to the number of nodes that must always be available")
+def elastic_capacity(planned: Planned) -> Iterator[Broken]:
+    """Clouds do not keep capacity for the stopped machines of elastic groups."""
+    if not isinstance(planned.plan.platform, CloudSpec):
+        return
+    for name, group in planned.plan.groups.items():
+        if group.elastic is not None and group.placement != "same_fabric":
+            rule = (
+                f"{planned.plan.provider} may have no capacity when a job needs a stopped machine. The job then waits, "
+                "and the head tries again every ten minutes"
+            )
+            yield Broken(path=f"cluster.nodes.{name}.elastic", rule=rule)
 
 
 @check("shared-path", Level.ERROR, "remove it, or use kind: external")

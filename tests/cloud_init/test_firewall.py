@@ -281,6 +281,16 @@ def test_new_nodes_are_admitted(tmp_path: Path) -> None:
     assert "$handover/" in (STAGES / "62-ports").read_text(), "passes.sh runs the stage again for a new hand-over"
 
 
+@pytest.mark.parametrize(("role", "expected"), [("head", True), ("worker", False)])
+def test_only_root_on_the_head_reaches_the_channel_to_the_machines(tmp_path: Path, role: str, expected: bool) -> None:
+    channel = {"platform": "local", "address": "10.0.2.100", "port": "80"}
+    made = node(tmp_path)
+    made.write({"handover/repair.json": json.dumps({"power": {"channel": channel}, "groups": {}}, indent=1)})
+    made.run("62-ports", **{**ON_HEAD, "ROLE": role}, TEST_HANDOVER=str(tmp_path / "handover")).passed()
+    rule = "    ip daddr 10.0.2.100 meta skuid != 0 reject with tcp reset\n"
+    assert (rule in (tmp_path / "etc/trainyard/ports.nft").read_text()) is expected
+
+
 def test_a_kernel_without_nftables_fails_the_stage(tmp_path: Path) -> None:
     ran = node(tmp_path, {"nft --check": "1 "}).run("62-ports", **ON_HEAD, TEST_HANDOVER=str(tmp_path / "handover"))
     assert ran.failure().startswith("fail nft rejects ")

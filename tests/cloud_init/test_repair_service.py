@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from repair.service import KEPT, NO_SLURMD, Service, answering, load_history, read_site
 
-from trainyard.faults import HISTORY, Change
+from trainyard.faults import HISTORY, ON_TIMES, Change
 
 ADDRESSES = {"a-0": "10.0.0.1", "a-1": "10.0.0.2", "a-2": "10.0.0.3"}
 
@@ -296,3 +296,18 @@ def test_failed_scontrol_changes_nothing(head: Head) -> None:
 
 def test_refused_connection_is_an_answer() -> None:
     assert answering({"here": "127.0.0.1", "nowhere": "256.0.0.1"}) == {"here"}
+
+
+def test_changes_of_machines_are_recorded_once(head: Head) -> None:
+    begin = head.now + 3
+    head.run(30)
+    record = head.folder / ON_TIMES
+    names = ("head", "a-0", "a-1", "a-2")
+    assert record.read_text() == "".join(f"{begin:.0f} {name} on\n" for name in names)
+    assert record.stat().st_mode & 0o777 == 0o644
+    # A line that was not written completely before a crash is replaced.
+    record.write_text(record.read_text() + "17640")
+    head.restart()
+    head.service.site = read_site(json.dumps({"silent_seconds": 15, "groups": {"a": {"spares": 0, "nodes": {}}}}))
+    head.run()
+    assert record.read_text().splitlines()[-3:] == [f"{head.now:.0f} {name} off" for name in ("a-0", "a-1", "a-2")]

@@ -162,6 +162,15 @@ def test_nodes_and_heal_say_who_and_why(row: str, author: str, why: str, stack: 
     assert (why or "all 2 nodes are in service") in " ".join(printed("heal").split())
 
 
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [("idle~", "off"), ("allocated#", "starting"), ("idle%", "stopping"), ("idle!", "stopping"), ("down~", "down")],
+)
+def test_nodes_show_the_power_of_machines(state: str, shown: str, stack: FakeStack) -> None:
+    stack.program("ssh", f"echo 'yard-gpu-0|{state}|none'; echo 'yard-gpu-1|idle|none'")
+    assert [row["state"] for row in json.loads(printed("nodes", "--json"))] == ["head", shown, "idle"]
+
+
 @pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])
 def test_reserved_node_of_a_group_with_spares_is_a_spare(
     spares: dict[str, int], state: str, stack: FakeStack, local: Cluster

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+from trainyard.errors import RemoteError
+from trainyard.outputs import Cluster
 from yard.doctor import gpu_checks, host_checks, peer_checks
 from yard.doctor.collect import examine
 from yard.doctor.findings import Examined, HostCheck, HostProblem
 from yard.doctor.gpu_checks import nccl_facts
 from yard.doctor.host_checks import is_slurms_own
+from yard.run.queue import power_state
+from yard.run.schedulers import Slurm
 from yard.show import say, say_json, warn
 from yard.stack.remote import Remote
 
@@ -86,8 +90,9 @@ def run_doctor(remote: Remote, as_json: bool) -> int:
         warn(f"yard: {text}")
     if not as_json:
         warn("yard: checking every host")
-    reports = examine(remote)
-    examined = Examined(cluster=remote.stack.cluster, reports=reports)
+    cluster = _running(remote)
+    reports = examine(remote, cluster)
+    examined = Examined(cluster=cluster, reports=reports)
     findings, facts = judge(examined), {"nccl": nccl_facts(examined)}
     seconds = time.monotonic() - start
     healthy = not any(findings.values())
@@ -97,6 +102,22 @@ def run_doctor(remote: Remote, as_json: bool) -> int:
     else:
         say(report(findings, len(reports), seconds, facts))
     return 0 if healthy else 1
+
+
+def _running(remote: Remote) -> Cluster:
+    """Return the cluster without the elastic nodes whose machines are off."""
+    cluster = remote.stack.cluster
+    if cluster.scheduler != "slurm":
+        return cluster
+    try:
+        states = Slurm().nodes(remote)
+    except RemoteError:
+        # The reports show why the head does not answer.
+        return cluster
+    off = [node.name for node in cluster.nodes if power_state(states.get(node.name, ("", ""))[0])]
+    if off:
+        warn(f"yard: not checked, because their machines are off: {', '.join(off)}")
+    return replace(cluster, nodes=tuple(node for node in cluster.nodes if node.name not in off))
 
 
 def report(

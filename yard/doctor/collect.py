@@ -48,9 +48,11 @@ def probe_script(cluster: Cluster, name: str, nonce: str) -> str:
     return f"{assignments}declare -A hosts=({pairs})\n" + "".join((PROBES / f"{file}.sh").read_text() for file in files)
 
 
-def examine(remote: Remote) -> dict[str, HostReport]:
-    """Return a mapping from host name to report, with the head first. Reports of unreachable hosts contain an error."""
-    cluster = remote.stack.cluster
+def examine(remote: Remote, cluster: Cluster) -> dict[str, HostReport]:
+    """Return a mapping from host name to report, with the head first. Reports of unreachable hosts contain an error.
+
+    `cluster` contains the hosts to examine.
+    """
     nonce = secrets.token_hex(4)
     sessions: dict[str, _Session] = {}
 

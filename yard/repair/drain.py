@@ -14,7 +14,8 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 
 from trainyard.errors import StackError
-from trainyard.faults import QUARANTINE, ROLL, cause_of, fault, is_in_service, is_own, operator_reason
+from trainyard.faults import POWER, QUARANTINE, ROLL, cause_of, fault, is_in_service, is_own, operator_reason
+from yard.run.queue import power_state
 from yard.run.schedulers import Slurm
 from yard.show import say, say_json
 from yard.stack.remote import Remote
@@ -45,7 +46,7 @@ def undrain(remote: Remote, names: Sequence[str], as_json: bool, *, force: bool)
     before = _states(remote, names)
     changing = [node for node in names if not is_in_service(before[node][0])]
     if not force:
-        faults = [text for node in changing for text in _faults(remote, node, before[node][1])]
+        faults = [text for node in changing for text in _faults(remote, node, *before[node])]
         _refuse(faults, " (`yard undrain --force` returns nodes regardless of these faults)")
     if changing:
         update(remote, changing, "state=resume")
@@ -85,15 +86,18 @@ def _states(remote: Remote, names: Collection[str]) -> dict[str, tuple[str, str]
     return {name: states[name] for name in names}
 
 
-def _faults(remote: Remote, node: str, reason: str) -> list[str]:
+def _faults(remote: Remote, node: str, state: str, reason: str) -> list[str]:
     """Return the reasons why a node must stay out of service.
 
-    An operator's reason replaces that of a fault, so the node's health service is asked if Slurm names no fault.
+    An operator's reason replaces that of a fault, so the node's health service is asked if Slurm names no fault. A
+    machine that is off cannot be asked. Its node is tested when the machine starts.
     """
     if reason == ROLL:
         return [f"`yard roll` or `yard replace` has drained {node}; finish it, or use its option --abandon"]
     if fault(reason):
         return [f"{node} has the fault '{reason}'; repair it with `yard heal --perform`"]
+    if power_state(state) and cause_of(reason) in {None, POWER, QUARANTINE}:
+        return []
     if is_own(reason) and cause_of(reason) != QUARANTINE:
         return [f"{node} is drained with the reason '{reason}' and returns automatically"]
     argv = remote.argv("sudo -n trainyard-health status", remote.host(node, admin=True))

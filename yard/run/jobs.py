@@ -17,7 +17,7 @@ from trainyard.faults import HISTORY, Change, fault, flags, is_in_service
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
 from yard.run.fair_use import held, is_limit, refusal
-from yard.run.queue import Job, explain, explain_node, parse_one, waiting
+from yard.run.queue import Job, explain, explain_node, parse_one, parse_power, power_state, waiting
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote
@@ -314,6 +314,14 @@ def resume_job(remote: Remote, job: int, as_json: bool) -> None:
     answer(f"job {number} ({found.name}) continues in {found.run_dir}", facts, as_json)
 
 
+def _machine_waits(remote: Remote, pending: Sequence[Job]) -> dict[int, str]:
+    """Return a mapping from job number to a sentence, for the jobs whose node group has machines that cannot start."""
+    if not pending or remote.stack.cluster.scheduler != "slurm":
+        return {}
+    found = parse_power(remote.run("sinfo -a -h -N -t down -o '%R|%N|%E'"))
+    return {job.id: found[job.group] for job in pending if job.group in found}
+
+
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     """Print the jobs from the last `days` days. If `long` is set, include goodput and lost time."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
@@ -321,6 +329,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     faults = node_faults(remote, found)
     limited = [job.id for job in found if job.state == "PENDING" and is_limit(job.reason)]
     limits = held(remote, limited) if limited else {}
+    limits |= _machine_waits(remote, [job for job in found if job.state == "PENDING" and job.id not in limits])
     if as_json:
         rows = [job.as_json() | {"node_fault": faults.get(job.id)} for job in found]
         rows = [row | ({"why": limits[row["id"]]} if row["id"] in limits else {}) for row in rows]
@@ -408,6 +417,7 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         why = explain_node(state, reason, authors.get(node.name, ""))
         # In a group with spares, Slurm reserves each node that runs no job.
         state = "spare" if state == "reserved" and node.group in cluster.spares else state
+        state = (power_state(state) or state) if is_in_service(state) else state.replace("~", "")
         facts = {"name": node.name, "group": node.group, "state": state, "reason": reason, "why": why}
         found.append({**facts, "private_ip": node.private_ip, "gpus": node.gpus, "gpu_type": node.gpu_type})
     if as_json:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.errors import RemoteError
-from trainyard.faults import fault, flags, is_in_service, is_own
+from trainyard.faults import POWER, fault, flags, is_in_service, is_own, reason_for
 from yard.job.spec import RUN_DIR, parse_seconds
 
 LIVE = frozenset(
@@ -107,6 +107,29 @@ def explain_node(state: str, reason: str, set_by: str = "") -> str:
     return f"set by {set_by} without a reason" if set_by else NO_REASON
 
 
+def parse_power(text: str) -> dict[str, str]:
+    """Return a mapping from node group to a sentence about a machine that cannot start.
+
+    `text` contains lines `group|node|reason` from sinfo.
+    """
+    prefix = reason_for(POWER, "")
+    rows = (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2)  # noqa: PLR2004
+    return {
+        group: f"waiting for a machine: {node}: {reason.removeprefix(prefix)}"
+        for group, node, reason in rows
+        if reason.startswith(prefix)
+    }
+
+
+def power_state(state: str) -> str | None:
+    """Return the state of an elastic node's machine ("off", "stopping" or "starting"), or None if it is on.
+
+    `state` is from sinfo, which marks power states with a suffix (sinfo(1) of Slurm 24.11, "NODE STATE CODES").
+    """
+    marks = {"~": "off", "%": "stopping", "!": "stopping", "#": "starting"}
+    return next((word for mark, word in marks.items() if mark in state), None)
+
+
 def parse_authors(text: str) -> dict[str, str]:
     """Return a mapping from node to the user and time of its reason, from sinfo's lines `node|user|time`."""
     rows = (line.split("|") for line in text.splitlines() if line.count("|") == 2)  # noqa: PLR2004  (two separators)
@@ -124,6 +147,7 @@ _WAITING = {
     "JobHeldAdmin": "held by an administrator",
     "PartitionTimeLimit": "its time limit exceeds its node group's limit",
     "ReqNodeNotAvail": "a required node is down or reserved",
+    "Nodes_required_for_job_are_DOWN": "waiting for nodes that are down, drained or reserved (see `yard nodes`)",
     "NodeDown": "a required node is down",
     "PartitionConfig": "requires more resources than its node group has",
 }

@@ -12,7 +12,9 @@ from components.platforms.registry import Baking, PlatformFacts, Tunnel
 from components.platforms.shared_rules import access_rules, image_rules
 
 SERVICES = {
+    "authorization": "Microsoft.Authorization",
     "compute": "Microsoft.Compute",
+    "managedidentity": "Microsoft.ManagedIdentity",
     "netapp": "Microsoft.NetApp",
     "network": "Microsoft.Network",
     "resources": "Microsoft.Resources",
@@ -21,7 +23,10 @@ SERVICES = {
 """Mapping from Pulumi module to the resource provider that the module's types need (Microsoft, "Resource providers for
 Azure services", read 2026-11-22). For example, azure-native:compute:VirtualMachine is in the "compute" module."""
 
-ROLES = {"Contributor": "every resource in the cluster"}
+ROLES = {
+    "Contributor": "every resource in the cluster",
+    "User Access Administrator": "the role with which the head starts and stops machines, only for elastic groups",
+}
 """Mapping from role on the subscription to the resources that need it (Microsoft, "Azure built-in roles", read
 2026-11-22)."""
 
@@ -62,6 +67,7 @@ FACTS = PlatformFacts(
     checks=(*checks_in(rules), *access_rules("azure"), *image_rules("azure")),
     quotas=_quotas,
     tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(AzureSpec).bastion_port, "cluster.platform.bastion_port"),
+    power_channel={"platform": "azure"},
     # The Premium SSD limit (Microsoft, "Azure managed disk types").
     largest_disk_gib=32767,
     billed={

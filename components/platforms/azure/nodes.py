@@ -102,6 +102,7 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
     capacity: Capacity = ON_DEMAND,
     public_address: pulumi.Input[str] | None = None,
     data_disk: pulumi.Input[str] | None = None,
+    identity: pulumi.Input[str] | None = None,
 ) -> compute.VirtualMachine:
     """Declare a machine and its network interface, and return the machine.
 
@@ -140,6 +141,11 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
             network_interfaces=[compute.NetworkInterfaceReferenceArgs(id=card.id, primary=True, delete_option="Detach")]
         ),
         storage_profile=_disks(kind, data_disk),
+        identity=None
+        if identity is None
+        else compute.VirtualMachineIdentityArgs(
+            type=compute.ResourceIdentityType.USER_ASSIGNED, user_assigned_identities=[identity]
+        ),
         # If SSH cannot reach a machine, the console log is its only diagnostic output.
         diagnostics_profile=compute.DiagnosticsProfileArgs(boot_diagnostics=compute.BootDiagnosticsArgs(enabled=True)),
         **resource_group.common,
@@ -404,6 +410,8 @@ class HeadArgs:
     """Whether the head has a static public address."""
     data_disk_id: pulumi.Input[str] | None = None
     """Resource id of the data disk with the shared files, or None if they are stored elsewhere."""
+    identity_id: pulumi.Input[str] | None = None
+    """Resource id of the identity that starts and stops machines, or None if no group is elastic."""
 
 
 class Head(pulumi.ComponentResource):
@@ -426,6 +434,7 @@ class Head(pulumi.ComponentResource):
             child,
             public_address=address.id if address is not None else None,
             data_disk=args.data_disk_id,
+            identity=args.identity_id,
         )
         self.register_outputs({"name": args.node.name, "vmId": self.machine.vm_id, "publicIp": self.public_ip})
 

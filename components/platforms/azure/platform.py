@@ -26,6 +26,7 @@ from components.platforms.azure.nodes import (
     host_key,
     image_of,
 )
+from components.platforms.azure.power import power_identity
 from components.platforms.azure.spec import AzureSpec
 from components.platforms.azure.storage import SharedStorage, SharedStorageArgs
 from components.platforms.base import Platform, PlatformArgs, cloud_hosts
@@ -111,6 +112,7 @@ class AzurePlatform(Platform):
                 machine=self._machine(plan.head),
                 is_public=plan.access.via == "public",
                 data_disk_id=disk.disk_id if disk else None,
+                identity_id=power_identity(plan.name, self._group, self._child) if plan.is_elastic else None,
             ),
             self._child,
         )

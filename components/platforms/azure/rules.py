@@ -213,6 +213,20 @@ def placement_reported(planned: Planned) -> Iterator[Broken]:
             yield in_group(name, "placement", f"its machines go into one {kind}: {reason}")
 
 
+@check("azure-elastic-fabric", Level.WARNING, "remove elastic, or set elastic.min to the number of nodes that you need")
+def stopped_machines_keep_their_fabric(planned: Planned) -> Iterator[Broken]:
+    """Machines of an elastic group are not bound to one InfiniBand fabric while they are stopped."""
+    # A start is tried only in the cluster of servers that has the set's other machines (Azure blog, "Allocation Failure
+    # and Remediation", 2015-03-19; read 2026-11-26).
+    for name, group, _ in _groups(planned):
+        if group.elastic is not None and group.placement == "same_fabric":
+            rule = (
+                "a stopped machine can start only on servers that are connected to the group's other machines, so "
+                "Azure may have no capacity for it when a job needs it"
+            )
+            yield in_group(name, "elastic", rule)
+
+
 @check("azure-groups-apart", Level.INFO, "put machines that run one job into one group")
 def separate_fabrics_reported(planned: Planned) -> Iterator[Broken]:
     """A note names node groups whose fabrics are not connected."""

@@ -16,6 +16,7 @@ from components.platforms.shared_rules import access_rules, image_rules
 SERVICES = {
     "compute": "compute.googleapis.com",
     "filestore": "file.googleapis.com",
+    "projects": "cloudresourcemanager.googleapis.com",
     "serviceaccount": "iam.googleapis.com",
 }
 """Mapping from Pulumi module to the Google API that the module's types need (Google Cloud API reference, read
@@ -28,6 +29,8 @@ ROLES = {
     "roles/compute.admin": "machines, disks, networks, firewall rules, addresses, guest attributes",
     "roles/file.editor": "Filestore",
     "roles/iam.serviceAccountAdmin": "the machines' service account",
+    "roles/iam.roleAdmin": "the head's roles, only for elastic groups",
+    "roles/resourcemanager.projectIamAdmin": "to give the head a role, only for elastic groups",
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs, to start machines with that account",
     "roles/iap.tunnelResourceAccessor": "the tunnel to the head with access.via: bastion",
     "roles/serviceusage.serviceUsageAdmin": "to enable the APIs",
@@ -98,6 +101,7 @@ FACTS = PlatformFacts(
     checks=(*checks_in(rules), *access_rules("gcp"), *image_rules("gcp")),
     quotas=stack_quotas,
     tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(GcpSpec).iap_port, "cluster.platform.iap_port"),
+    power_channel={"platform": "gcp"},
     # The Persistent Disk limit (Google, "About Persistent Disk").
     largest_disk_gib=65536,
     billed={

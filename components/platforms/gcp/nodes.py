@@ -55,6 +55,8 @@ class MachineType:
     boot_disk_type: str | None = None
     """Default: the first disk type that the machine family supports."""
     gpus: int = 0
+    elastic: bool = False
+    """Whether the head starts and stops the machines."""
     tier_1: bool = False
     """Whether the machines use Tier_1 networking, which has a higher egress bandwidth and costs extra."""
 
@@ -147,7 +149,8 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
         },
         tags=tags,
         # A refresh compares this value with the machine's status, so `pulumi up --refresh` starts a stopped machine.
-        desired_status="RUNNING",
+        # Without a value, the provider neither starts nor stops the machine.
+        desired_status=None if kind.elastic else "RUNNING",
         allow_stopping_for_update=True,
         opts=pulumi.ResourceOptions.merge(opts, own),
     )

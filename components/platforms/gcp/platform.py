@@ -27,6 +27,7 @@ from components.platforms.gcp.nodes import (
     host_key,
     image_of,
 )
+from components.platforms.gcp.power import Power
 from components.platforms.gcp.spec import GcpSpec, family_of
 from components.platforms.gcp.storage import SharedStorage, SharedStorageArgs
 
@@ -100,6 +101,7 @@ class GcpPlatform(Platform):
             self._child,
         )
         self._account = node_account(plan.name, self._child)
+        self._power = Power(plan.name, spec.project, self._account, self._child) if plan.is_elastic else None
         storage = self._storage()
         self.shared = storage if isinstance(storage, SharedFiles) else storage.files
         disk = storage if isinstance(storage, SharedStorage) else None
@@ -116,12 +118,15 @@ class GcpPlatform(Platform):
             self._child,
         )
         machines = {plan.head.name: head.machine}
-        for group in plan.groups:
-            machines |= self._node_group(group).machines
+        for group, section in plan.groups.items():
+            made = self._node_group(group).machines
+            machines |= made
+            if self._power is not None and section.elastic is not None:
+                self._power.permit(made)
         command = tunnel_command(head.machine.name, spec.zone, spec.project)
         self.hosts = cloud_hosts(
             plan,
-            {name: (made.instance_id, host_key(made, spec.project)) for name, made in machines.items()},
+            {name: (found.instance_id, host_key(found, spec.project)) for name, found in machines.items()},
             public_ip=head.public_ip,
             tunnel=(command, spec.iap_port) if plan.access.via == "bastion" else None,
             data_disk=disk.disk_id if disk else None,
@@ -160,8 +165,9 @@ class GcpPlatform(Platform):
             image=image_of(self._plan),
             boot_disk_gib=spec.boot_disk_gib,
             boot_disk_type=spec.boot_disk_type,
-            service_account=self._account,
+            service_account=self._account if self._power is None or host != self._plan.head else self._power.email,
             gpus=kind.gpus,
+            elastic=self._plan.elastic(host),
             tier_1=spec.tier_1 and tier_1_from is not None and kind.vcpus >= tier_1_from,
         )
 

@@ -17,7 +17,7 @@ from components.platforms.local.process import find, port_in_use, started_under
 
 def free_memory(plan: ClusterPlan) -> int:
     """Return the memory in MiB that the plan's hosts can use: the free memory and the memory that they already use."""
-    return _available_mib() + _used_mib(plan)
+    return available_mib() + _used_mib(plan)
 
 
 def used_ports(plan: ClusterPlan, ports: Sequence[int]) -> list[int]:
@@ -40,7 +40,8 @@ def _own_ports(plan: ClusterPlan) -> Iterator[int]:
                 yield from map(int, re.findall(FORWARDED_PORT, Path(f"/proc/{pid}/cmdline").read_text()))
 
 
-def _available_mib() -> int:
+def available_mib() -> int:
+    """Return the memory in MiB that new programs can use."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(lines["MemAvailable"].split()[0]) // 1024
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from components.plan.check import checks_in
 from components.plan.plan import ClusterPlan
-from components.platforms.local import rules
+from components.platforms.local import power, rules
 from components.platforms.local.image_build import image_id
 from components.platforms.registry import Baking, PlatformFacts
 from components.platforms.shared_rules import image_rules
@@ -21,4 +21,5 @@ FACTS = PlatformFacts(
     baking=Baking(base=lambda plan: image_id(), here=_bake),
     user_data_limit=1 << 20,
     checks=(*checks_in(rules), *image_rules("local")),
+    power_channel={"platform": "local", "address": power.ADDRESS, "port": str(power.PORT)},
 )

@@ -118,12 +118,19 @@ class Hardware:
     niceness: int
     data_disk: Path | None = None
     """Disk that remains when the machine is removed."""
+    forward: str | None = None
+    """Option of the user-mode network that forwards an address to a program on this computer (power.py)."""
+
+
+OVERHEAD_MIB = 350
+"""Memory that a QEMU process needs besides its guest's (measured), including up to 256 MiB for translated code."""
 
 
 def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: Path) -> list[str]:
     """Return the command that starts a machine in the background."""
     port = hardware.ssh_port
     outside = "user,id=ext" + ("" if port is None else f",hostfwd=tcp:127.0.0.1:{port}-:22")
+    outside += "" if hardware.forward is None else f",{hardware.forward}"
     # The seed is not an NVMe disk, because the kernel probes NVMe disks in parallel and the seed could become nvme0.
     drives = [*drive("seed", files.seed, "", read_only=True), *_data_disk(hardware.data_disk)]
     return [*base_command(files, hardware, kernel), *drives, *network(files.run, outside, cards)]
@@ -262,7 +269,8 @@ _PANICS = 3
 HOST_KEY_SECONDS = 420.0
 """Maximum time from power-on until the host key is printed. A boot takes half a minute, or four minutes while three
 other machines are booting."""
-_SHUT_DOWN_SECONDS = 40.0
+SHUT_DOWN_SECONDS = 40.0
+"""Maximum time for a guest's shutdown."""
 _POLL_SECONDS = 0.3
 _TAIL_LINES = 20
 
@@ -297,13 +305,25 @@ class Machine(MachineFiles):
                 f"{self.name}: port {port} on 127.0.0.1 is in use by another program. Fix: run the command again. It "
                 "names the stack file and a free value for cluster.platform.ssh_port_base"
             )
+        self.store_command(image, hardware, cards)
         self.launch(qemu_command(self, hardware, cards, image.kernel), hardware.niceness)
 
+    def store_command(self, image: GoldenImage, hardware: Hardware, cards: Macs) -> None:
+        """Store the command that starts the machine, so that power.py can start it."""
+        command = qemu_command(self, hardware, cards, image.kernel)
+        stored = {"command": command, "niceness": hardware.niceness, "memory_mib": hardware.memory_mib}
+        new = self.start_file.with_suffix(".new")
+        new.write_text(json.dumps(stored))
+        new.replace(self.start_file)
+
     def launch(self, command: Sequence[str], niceness: int) -> None:
-        """Start QEMU with this command. Raises PlatformError if QEMU fails."""
-        self.monitor.unlink(missing_ok=True)
+        """Start QEMU with this command unless it is running. Raises PlatformError if QEMU fails."""
         # QEMU continues in the background after it has connected to the switch.
         with connecting(self.run):
+            # The head can start an elastic node's machine while `pulumi up` starts it.
+            if find(self.pidfile) is not None:
+                return
+            self.monitor.unlink(missing_ok=True)
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             raise PlatformError(f"{self.name}: QEMU did not start: {done.stderr.strip() or 'no error message'}")
@@ -339,7 +359,7 @@ class Machine(MachineFiles):
         pid = self.pid
         if pid is None:
             return
-        if not (begin_shutdown(self.monitor) and process.wait_gone(pid, _SHUT_DOWN_SECONDS)):
+        if not (begin_shutdown(self.monitor) and process.wait_gone(pid, SHUT_DOWN_SECONDS)):
             self.power_off()
 
     def power_off(self) -> None:

@@ -64,5 +64,9 @@ class MachineFiles:
         self.console = self.folder / "console.log"
         """Log of the serial console. Each start of the machine appends to the log."""
         self.pidfile = self.folder / PIDFILE
+        self.start_file = self.folder / "start.json"
+        """The command that starts the machine, for power.py."""
+        self.stop_file = self.folder / "stopping"
+        """The id of the process that power.py has asked to stop."""
         self.monitor = socket_folder(run) / f"{name}.qmp"
         """Socket for QEMU's monitor."""

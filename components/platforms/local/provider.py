@@ -29,7 +29,9 @@ VM_OUTPUTS = ("address", "host_key", "machine_id", "boots", "pid", "running", "a
 VM_REPLACED_BY = ("host", "folder", "memory_mib", "private_ip", "identity")
 VM_BIRTH = ("image", "user_data")
 """Inputs that matter only when a machine is created. A change to these inputs has no effect on an existing machine."""
-VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts", "data_disk")
+VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts", "data_disk", "forward")
+VM_CHANGED_BY = ("elastic",)
+"""Inputs whose changes do not affect the machine itself."""
 
 _GONE = ReadResult(id_="", outs={})
 
@@ -106,10 +108,14 @@ class VmProvider(ResourceProvider):
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
         """Replace the machine if an input in VM_REPLACED_BY changes.
 
-        Update the machine if an input in VM_RESTARTED_BY changes or the machine is off.
+        Update the machine if an input in VM_RESTARTED_BY or VM_CHANGED_BY changes or the machine is off. The machine of
+        an elastic node may be off, because the head starts and stops it.
         """
-        replaces, restarts = _changed(VM_REPLACED_BY, olds, news), _changed(VM_RESTARTED_BY, olds, news)
-        changes = bool(replaces or restarts) or not olds.get("running")
+        replaces, updates = (
+            _changed(VM_REPLACED_BY, olds, news),
+            _changed((*VM_RESTARTED_BY, *VM_CHANGED_BY), olds, news),
+        )
+        changes = bool(replaces or updates) or not (olds.get("running") or news.get("elastic"))
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
     def create(self, props: Props) -> CreateResult:
@@ -135,7 +141,10 @@ class VmProvider(ResourceProvider):
         return ReadResult(id_=id_, outs={**props, "running": machine.pid is not None})
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
-        """Restart the machine with the same disk, and therefore the same image and user-data."""
+        """Restart the machine with the same disk, and therefore the same image and user-data.
+
+        The machine of an elastic node stays off if it is off. Its next start uses the new inputs.
+        """
         with _plain_errors():
             machine, image = _machine(news), find_image(olds["image"])
             if image is None:
@@ -143,8 +152,14 @@ class VmProvider(ResourceProvider):
                     f"{machine.name}: its golden image {olds['image']} is no longer in the cache. "
                     "Fix: run `pulumi refresh` and then `pulumi up`, which creates the machine again"
                 )
-            machine.shut_down()
             props = {**news, **{key: olds[key] for key in VM_BIRTH}}
+            is_running = machine.pid is not None
+            if news.get("elastic") and not is_running:
+                machine.store_command(image, _hardware(props, image), macs(machine.run.name, machine.name))
+                return UpdateResult(outs={**olds, **_inputs(props), "running": False})
+            if is_running and not _changed(VM_RESTARTED_BY, olds, news):
+                return UpdateResult(outs={**olds, **_inputs(props), "running": True})
+            machine.shut_down()
             return UpdateResult(outs=_started(machine, image, props, olds["machine_id"], int(olds["boots"]) + 1))
 
     def delete(self, _id: str, props: Props) -> None:
@@ -159,27 +174,36 @@ def _machine(props: Props) -> Machine:
     return Machine(run=Path(props["folder"]), name=props["host"])
 
 
-def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str, boots: int) -> Props:
-    choice = choose(props["accelerator"], image.kernel)
-    hardware = Hardware(
-        accelerator=choice.accelerator,
+def _inputs(props: Props) -> Props:
+    names = (*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_CHANGED_BY, *VM_BIRTH)
+    return {name: props[name] for name in names if name in props}
+
+
+def _hardware(props: Props, image: GoldenImage) -> Hardware:
+    return Hardware(
+        accelerator=choose(props["accelerator"], image.kernel).accelerator,
         vcpus=int(props["vcpus"]),
         memory_mib=int(props["memory_mib"]),
         ssh_port=int(props["ssh_port"]),
         niceness=int(props["niceness"]),
         data_disk=Path(props["data_disk"]) if props.get("data_disk") else None,
+        forward=props.get("forward"),
     )
+
+
+def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str, boots: int) -> Props:
+    hardware = _hardware(props, image)
     since = machine.console_size()
     machine.start(image, hardware, macs(machine.run.name, machine.name))
     return {
-        **{key: props[key] for key in (*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH)},
+        **_inputs(props),
         "address": "127.0.0.1",
         "host_key": machine.wait_host_key(since),
         "machine_id": machine_id,
         "boots": boots,
         "pid": machine.pid,
         "running": True,
-        "accelerated_by": choice.accelerator,
+        "accelerated_by": hardware.accelerator,
     }
 
 
@@ -229,6 +253,10 @@ class VmArgs:
     switch_starts: pulumi.Input[int]
     data_disk: pulumi.Input[str]
     """The data disk's path, or "" if the machine has none."""
+    forward: str | None = None
+    """For the head of a cluster with elastic nodes: the option with which it starts and stops machines (power.py)."""
+    elastic: bool | None = None
+    """True if the head starts and stops the machine."""
 
 
 class Vm(Resource, module="local", name="Vm"):
@@ -247,7 +275,9 @@ class Vm(Resource, module="local", name="Vm"):
     boots: pulumi.Output[int]
 
     def __init__(self, name: str, args: VmArgs, opts: pulumi.ResourceOptions) -> None:
-        super().__init__(VmProvider(), name, {**vars(args), **dict.fromkeys(VM_OUTPUTS)}, _delete_first(opts))
+        # Without the optional inputs, a machine of an older version does not differ from its state.
+        inputs = {key: value for key, value in vars(args).items() if value is not None}
+        super().__init__(VmProvider(), name, {**inputs, **dict.fromkeys(VM_OUTPUTS)}, _delete_first(opts))
 
 
 def _delete_first(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:

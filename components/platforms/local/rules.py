@@ -7,6 +7,7 @@ from ipaddress import IPv4Network
 
 from components.plan.check import Broken, Level, Planned, check
 from components.plan.plan import ClusterPlan, HostPlan
+from components.platforms.local.machine import OVERHEAD_MIB
 from components.platforms.local.spec import LocalSpec
 from components.platforms.shared_rules import in_group, in_platform
 from components.spec.cluster import AccessSpec, SharedStorageSpec
@@ -26,8 +27,6 @@ EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
 """QEMU's user-mode network, which every local machine uses."""
 _OTHER_BASES = range(22400, 60000, 300)
 """Values for ssh_port_base that the message about used ports can suggest. A stack uses at most 225 ports."""
-_OVERHEAD_MIB = 350
-"""Memory that a QEMU process needs besides its guest's (measured), including up to 256 MiB for translated code."""
 
 
 @check("local-network", Level.ERROR, "choose a different private range, for example 10.77.0.0/20")
@@ -73,7 +72,7 @@ def memory_suffices(planned: Planned) -> Iterator[Broken]:
     """This computer has enough memory for all machines."""
     if planned.computer is None:
         return
-    needed = sum(host.machine.memory_mib + _OVERHEAD_MIB for host in planned.plan.hosts)
+    needed = sum(host.machine.memory_mib + OVERHEAD_MIB for host in planned.plan.hosts)
     free = planned.computer.free_memory(planned.plan)
     if needed > free:
         rule = f"{len(planned.plan.hosts)} machines need {needed} MiB of memory, but only {free} MiB are free"

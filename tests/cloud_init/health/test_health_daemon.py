@@ -375,6 +375,8 @@ def test_only_own_reasons_are_changed(state: str, reason: str, wanted: str | Non
         ("DOWN", "Node unexpectedly rebooted", True, True),
         ("DOWN*", "Not responding", True, True),
         ("DOWN", "TY:gone: no answer for 15 s", True, True),
+        ("DOWN", "ResumeTimeout reached", True, True),
+        ("DOWN", "TY:power: the machine cannot start: no capacity", True, True),
         ("IDLE+DRAIN", "TY:roll", False, True),
         ("IDLE+DRAIN", "TY:bandwidth: alone: 3 GB/s", False, True),
         ("IDLE+DRAIN", "TY:disk-full: / is full", False, False),

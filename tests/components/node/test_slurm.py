@@ -14,7 +14,9 @@ from components.node import slurm
 from components.node.files import shipped_files
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
+from components.platforms.registry import platform_facts
 from components.spec.people import UserSpec
+from tests.components.platforms.recording import planned
 from tests.people import person
 from trainyard.errors import CatalogError
 
@@ -218,3 +220,31 @@ def test_numa_nodes_are_sockets_only_if_numbers_differ(local_plan: ClusterPlan) 
     assert option not in slurm.render_slurm_conf(old)
     assert lines_of(slurm.render_slurm_conf(old), "NodeName")[0]["Sockets"] == "2"
     assert gpu_cores(old, 8)[2] == set(range(48))
+
+
+def test_only_elastic_groups_are_powered_down() -> None:
+    plan = planned("local", {"nodes__more": {"machine": "vm-gpu2", "count": 2}, "nodes__gpu__elastic": {"min": 0}}).plan
+    text = slurm.render_slurm_conf(plan)
+    assert re.findall(r"^(?:Suspend|Resume)\w+=.*", text, re.MULTILINE) == [
+        "ResumeProgram=/usr/bin/true",
+        "ResumeTimeout=1200",
+        "SuspendProgram=/usr/bin/true",
+        "SuspendTimeout=60",
+    ]
+    partitions = re.findall(r"^PartitionName=(\w+) (.*)", text, re.MULTILINE)
+    assert [name for name, settings in partitions if "SuspendTime=" in settings] == ["gpu"]
+    assert any("/usr/bin/true" in file.text for file in shipped_files() if "slurmctld.service.d" in file.path), (
+        "slurmctld refuses programs that it cannot run"
+    )
+
+
+def test_power_saving_is_off_without_elastic_groups(local_plan: ClusterPlan) -> None:
+    assert not re.search("Suspend|Resume", slurm.render_slurm_conf(local_plan))
+
+
+@pytest.mark.parametrize("stack", ["local", "azure-a100", "gcp-a2"])
+def test_elastic_groups_use_a_version_whose_sources_were_read(stack: str) -> None:
+    """The facts are in repair/power.py."""
+    plan = planned(stack, {}).plan
+    assert not isinstance(platform_facts(plan.provider).power_channel, str)
+    assert plan.image.slurm_version in {(23, 11), (24, 11)}

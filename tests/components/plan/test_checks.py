@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -75,6 +77,10 @@ def with_versions(**versions: str) -> Planned:
     return replace(LOCAL, plan=replace(LOCAL.plan, image=image))
 
 
+def elastic(stack: str, edits: Mapping[str, Any] = MappingProxyType({})) -> Planned:
+    return planned(stack, {**edits, "nodes__gpu__elastic": {"min": 0, "idle_minutes": 20}})
+
+
 def with_driver(driver: str | None, gpu: str = "a100", image: str = "debian-13", host: bool = False) -> Planned:
     """Return a plan whose group has these GPUs and this value of `driver`, with a local machine or an existing host."""
     vm = machines("local")["vm-gpu2"]
@@ -100,6 +106,8 @@ def unverified() -> Planned:
     return replace(LOCAL, plan=replace(LOCAL.plan, head=replace(head, machine=machine)))
 
 
+SLURM = {"scheduler": "slurm", "containers": "none"}
+
 CASES: dict[str, tuple[Any, Any, str]] = {
     "machine-known": (draft(), draft(head="vm-heads"), "cluster.head.machine"),
     "hosts-known": (ONE, draft_with_hosts("node1", "node2"), f"{GPU_HOSTS}.1"),
@@ -107,6 +115,8 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "network-free": (draft(cidr="172.18.0.0/16"), draft(cidr="172.17.200.0/24"), "cluster.network.cidr"),
     "head-gpus-idle": (draft(), draft(head="vm-gpu2"), "cluster.head.machine"),
     "disk-size": (with_disk("azure-a100", 32767), with_disk("azure-a100", 32768), SIZE),
+    "elastic-platform": (elastic("gcp-a2", SLURM), elastic("baremetal-h100"), "cluster.nodes.gpu.elastic"),
+    "elastic-capacity": (planned("gcp-a2", SLURM), elastic("gcp-a2", SLURM), "cluster.nodes.gpu.elastic"),
     "shared-path": (planned("lambda-a6000", PATH), planned("gcp-a2", PATH), "cluster.storage.shared.path"),
     "ssh-example": (
         planned("gcp-a2", {"access__allow_ssh_from": ["198.51.101.0/24"]}),

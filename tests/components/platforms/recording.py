@@ -182,8 +182,13 @@ def _azure_answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, Inputs]:
             return f"{_AZURE_GROUP}/{name}", {**outputs, "name": name}
         case "VirtualMachine":
             outputs |= {"vmId": f"number-of-{args.name}", "timeCreated": "2026-01-01T00:00:00Z"}
+            if "identity" in outputs:
+                identities = outputs["identity"]["userAssignedIdentities"]
+                outputs["identity"] = {**outputs["identity"], "userAssignedIdentities": {key: {} for key in identities}}
         case "BastionHost":
             return f"{_AZURE_GROUP}/{name}/providers/Microsoft.Network/bastionHosts/{args.name}", outputs
+        case "UserAssignedIdentity":
+            outputs["principalId"] = f"principal-of-{args.name}"
         case "PublicIPAddress":
             outputs["ipAddress"] = "192.0.2.7"
         case "StorageAccount":
@@ -225,6 +230,7 @@ def _gcp_answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, Inputs]:
         "creationTimestamp": "2026-11-22T03:00:00.000-08:00",
         "selfLink": f"link:{args.name}",
         "email": f"{args.name}@mail",
+        **({"name": f"name-of-{args.name}"} if args.typ.endswith(":IAMCustomRole") else {}),
         "address": "192.0.2.7",
     }
     if args.typ == "gcp:filestore/instance:Instance":

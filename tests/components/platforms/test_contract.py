@@ -306,16 +306,17 @@ def test_an_additional_node_has_constant_cost(
     assert sum(most.named) - sum(more.named) == sum(more.named) - sum(some.named)
 
 
+ELASTIC = {"min": 0, "idle_minutes": 20}
 VARIANTS: dict[str, list[tuple[str, Edits]]] = {
     "azure": [
         ("azure-a100", {}),
         ("azure-a100", {"storage__shared": {"kind": "azure_files", "size_gib": 1024}}),
-        ("azure-h100", {}),
+        ("azure-h100", {"nodes__gpu__elastic": ELASTIC}),
     ],
     "gcp": [
         ("gcp-a2", {}),
         ("gcp-a2", {"nodes__gpu__placement": "compact", "storage__shared": {"kind": "head_nfs", "size_gib": 1024}}),
-        ("gcp-a3-mega", {}),
+        ("gcp-a3-mega", {"nodes__gpu__elastic": ELASTIC, "nodes__gpu__capacity": {"kind": "spot"}}),
     ],
 }
 """Stacks and edits that together declare every type of resource on a cloud."""

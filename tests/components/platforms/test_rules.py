@@ -78,6 +78,8 @@ def shared(kind: str, size: int | None = None, **more: str) -> Edits:
     return {STORAGE: {"kind": kind, **more, **({"size_gib": size} if size else {})}}
 
 
+ELASTIC = {"elastic": {"min": 0, "idle_minutes": 20}}
+FABRIC = {"placement": "same_fabric"}
 CASES: dict[str, tuple[Edits, Edits, str]] = {
     "azure-region": ({}, {"platform__region": "northeurope"}, "platform.region"),
     "azure-zone": ({"platform__zone": "1"}, {"platform__region": "westus", "platform__zone": "1"}, "platform.zone"),
@@ -101,6 +103,7 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
     "azure-netapp-pool": (shared("azure_netapp", 2048), shared("azure_netapp", 1500), "storage.shared.size_gib"),
     "azure-files-open": ({}, shared("azure_files"), "storage.shared.kind"),
     "azure-placement": ({"nodes__gpu": NC}, {}, "nodes.gpu.placement"),
+    "azure-elastic-fabric": ({"nodes__gpu": NC | ELASTIC}, {"nodes__gpu": ND | ELASTIC | FABRIC}, "nodes.gpu.elastic"),
     "azure-groups-apart": ({}, {"nodes__more": ND | {"placement": "same_fabric"}}, "nodes"),
     "azure-spot": ({}, SPOT, "nodes.gpu.capacity"),
     "azure-unverified": (NC_HELD, NC_HELD | {MACHINE: "Standard_D16s_v5"}, "nodes.gpu.capacity"),

@@ -130,6 +130,24 @@ def test_a_preempted_node_needs_a_refresh_to_start(own: WholeStack) -> None:
     assert own.record("neox-gpu-1").outputs["currentStatus"] == "RUNNING"
 
 
+def test_pulumi_leaves_elastic_machines_as_they_are(own: WholeStack) -> None:
+    edits: Edits = {**HEAD_NFS, "scheduler": "slurm", "containers": "none", "limits": {}}
+    edits["nodes__gpu__elastic"] = {"min": 0, "idle_minutes": 20}
+    edits["nodes__gpu__capacity"] = {"kind": "spot"}
+    own.put("gcp-a2", **edits)
+    own.deploy()
+    stopped = evicted(own.record("neox-gpu-1"))
+    assert stopped
+    own.world.put(stopped)
+    own.deploy("--refresh")
+    assert own.planned() == {}
+    assert own.record("neox-gpu-1").outputs["currentStatus"] == "TERMINATED"
+    # The permissions of a machine are lost when it is replaced.
+    planned = own.planned("--replace", own.urn("neox-gpu-0"))
+    assert planned.pop("neox-gpu-0") == planned.pop("neox-gpu-0-power") == "replace"
+    assert sorted(planned) == sorted([*COMMANDS, "neox-bringup-host-keys"])
+
+
 @pytest.mark.full
 def test_a_deleted_machine_leads_to_a_refresh(own: WholeStack) -> None:
     own.world.remove(own.record("neox-gpu-0").id)

@@ -463,7 +463,8 @@ def test_hosts_exchange_facts_between_the_phases(
     monkeypatch.setattr("yard.doctor.collect.probe_script", lambda cluster, name, nonce: script)
     stack.program("sudo", '[[ $1 == -n ]] && exec "${@:2}"')
     stack.program("ssh", '[[ $* != *gpu-1* ]] || { echo "Permission denied" >&2; exit 255; }; exec bash -c "${!#}"')
-    reports = examine(Remote(load_stack("local")))
+    loaded = load_stack("local")
+    reports = examine(Remote(loaded), loaded.cluster)
     assert reports[FIRST].of("shm") == [("2",)]
     assert reports[FIRST].of("seen") == [(f"peer nfs {HEAD} written",)]
     assert [report.error for report in reports.values()] == ["", "", "Permission denied"]

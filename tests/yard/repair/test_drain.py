@@ -124,3 +124,14 @@ def test_draining_needs_the_admins_key(stack: FakeStack, tmp_path: Path) -> None
         assert f"`yard {words[0]}` changes nodes, so it needs the role operator: the admin key" in err
     for words in (("roll", "gpu"), ("heal", "--perform")):
         assert "changes machines, so it needs the role operator" in refused(*words, "--outputs", file)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [("drained~", "bob@desk: fan"), ("down~", "TY:power: the machine cannot start: no capacity"), ("down~", "none")],
+)
+def test_a_node_whose_machine_is_off_returns_without_being_asked(state: str, reason: str, head: Head) -> None:
+    head.program("trainyard-health", "exit 255")
+    head.put(FIRST, state, reason)
+    printed("undrain", FIRST)
+    assert head.lines[0].startswith("idle")

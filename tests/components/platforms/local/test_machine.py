@@ -65,6 +65,8 @@ def test_machines_connect_to_the_switch_one_after_another(
         """,
     )
     machines = [Machine(run=tmp_path, name=f"yard-gpu-{index}") for index in range(3)]
+    for machine in machines:
+        machine.folder.mkdir()
     with ThreadPoolExecutor(len(machines)) as threads:
         list(threads.map(lambda machine: machine.start(image, replace(EMULATED, ssh_port=None), CARDS), machines))
     assert log.read_text().split() == ["begins", "ends"] * len(machines)

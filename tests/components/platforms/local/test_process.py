@@ -116,7 +116,7 @@ def test_the_last_port_of_the_highest_base_is_valid() -> None:
 
 def test_available_memory_is_read_from_the_kernel() -> None:
     [line] = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:")]
-    assert 0 < computer._available_mib() <= int(line.split()[1]) // 1024
+    assert 0 < computer.available_mib() <= int(line.split()[1]) // 1024
 
 
 @pytest.mark.parametrize(("head", "is_used"), [("yard-head", False), ("other-head", True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from components.platforms.local.paths import socket_folder
 from components.platforms.local.process import started_under, wait_gone
 from components.platforms.local.provider import (
     VM_BIRTH,
+    VM_CHANGED_BY,
     VM_REPLACED_BY,
     VM_RESTARTED_BY,
     DiskProvider,
@@ -51,6 +53,8 @@ def inputs(stack_run: Path) -> Props:
         "identity": "one",
         "switch_starts": 1,
         "data_disk": "",
+        "forward": "guestfwd=tcp:10.0.2.100:80-cmd:true",
+        "elastic": False,
     }
 
 
@@ -66,7 +70,7 @@ def kill(pid: int) -> None:
     assert wait_gone(pid, 5)
 
 
-def test_create_starts_a_machine_and_returns_its_host_key(created: Props, stack_run: Path) -> None:
+def test_create_starts_a_machine_and_returns_its_host_key(created: Props, inputs: Props, stack_run: Path) -> None:
     assert created["host_key"] == HOST_KEY
     assert created["boots"] == 1
     assert created["running"] is True
@@ -74,14 +78,15 @@ def test_create_starts_a_machine_and_returns_its_host_key(created: Props, stack_
     assert created["accelerated_by"] == "tcg"
     assert created["pid"] == Machine(run=stack_run, name="yard-head").pid
     arguments = Path(f"/proc/{created['pid']}/cmdline").read_text().split("\0")
-    assert f"user,id=ext,hostfwd=tcp:127.0.0.1:{created['ssh_port']}-:22" in arguments
+    forwarded = f"hostfwd=tcp:127.0.0.1:{created['ssh_port']}-:22,{inputs['forward']}"
+    assert f"user,id=ext,{forwarded}" in arguments
 
 
 def test_each_input_replaces_or_restarts_a_machine_or_neither(created: Props, inputs: Props) -> None:
     provider = VmProvider()
     running = provider.read("id", created).outs or {}
     assert provider.diff("id", running, inputs).changes is False
-    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH))
+    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_CHANGED_BY, *VM_BIRTH))
     for key in inputs:
         diff = provider.diff("id", running, {**inputs, key: "changed"})
         assert (diff.changes, diff.delete_before_replace) == (key not in VM_BIRTH, True), key
@@ -102,6 +107,31 @@ def test_dead_machine_is_restarted_with_its_disk(created: Props, inputs: Props) 
     assert (again["boots"], again["machine_id"]) == (2, created["machine_id"])
     assert again["pid"] != created["pid"]
     assert disk.stat().st_ino == before
+
+
+def test_the_machine_of_an_elastic_node_stays_off(created: Props, inputs: Props) -> None:
+    elastic = {**inputs, "elastic": True}
+    outs = VmProvider().update("id", created, elastic).outs or {}
+    assert (outs["pid"], outs["boots"], outs["elastic"]) == (created["pid"], 1, True)
+    kill(created["pid"])
+    seen = VmProvider().read("id", outs).outs or {}
+    assert seen["running"] is False
+    assert VmProvider().diff("id", seen, elastic).changes is False
+    outs = VmProvider().update("id", seen, {**elastic, "niceness": 5}).outs or {}
+    machine = Machine(run=Path(inputs["folder"]), name="yard-head")
+    assert (outs["running"], outs["boots"], machine.pid) == (False, 1, None)
+    assert json.loads(machine.start_file.read_text())["niceness"] == 5
+    # A group that is no longer elastic has all its machines on.
+    assert VmProvider().diff("id", outs, {**inputs, "niceness": 5}).changes is True
+    outs = VmProvider().update("id", outs, {**inputs, "niceness": 5}).outs or {}
+    assert (outs["boots"], outs["pid"]) == (2, machine.pid)
+
+
+def test_a_state_without_the_optional_inputs_does_not_change(created: Props, inputs: Props) -> None:
+    optional = ("forward", "elastic")
+    older = {key: value for key, value in created.items() if key not in optional}
+    news = {key: value for key, value in inputs.items() if key not in optional}
+    assert VmProvider().diff("id", older, news).changes is False
 
 
 @pytest.mark.parametrize("vanished", ["disk", "image"])

@@ -136,6 +136,7 @@ def wait_for_nodes(
 ) -> tuple[list[str], dict[str, str]]:
     """Wait until all nodes are ready. Return error messages and a mapping from waiting node to reason.
 
+    Once the head is ready, the function does not wait for nodes that are powered down.
     There is a message for each node that failed or missed its deadline. A waiting node becomes ready when its jobs have
     ended. Because this can take days, the function waits only IDLE_SECONDS after all other nodes are ready.
     """
@@ -153,6 +154,9 @@ def wait_for_nodes(
         progress.waiting_for = describe_unready(shown, seconds)
         waiting = {name: str(status.get("reason")) for name, status in now.items() if status["state"] == "waiting"}
         unready = [name for name, status in now.items() if status["state"] not in {"ready", "waiting"}]
+        if unready and head not in unready:
+            off = powered_down()
+            unready = [name for name in unready if name not in off]
         failed = [name for name in unready if now[name]["state"] == "failed"]
         late = [name for name in unready if minutes > (head_minutes if name == head else worker_minutes)]
         if failed or late:
@@ -191,6 +195,13 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def nodes_in(states: str) -> set[str]:
     """Return the names of the nodes in these states (separated by commas)."""
     return set(run("sinfo", "-h", "-N", "-t", states, "-o", "%N").stdout.split())
+
+
+def powered_down() -> set[str]:
+    """Return the nodes of elastic groups whose machines are off, stopping, or starting for a job."""
+    site = STATE / "handover" / "repair.json"
+    is_elastic = site.exists() and any("elastic" in group for group in json.loads(site.read_text())["groups"].values())
+    return nodes_in("powered_down,powering_down,powering_up") if is_elastic else set()
 
 
 def reasons(states: str) -> dict[str, str]:
@@ -319,7 +330,8 @@ def run_gate() -> int:
     if not problems:
         progress.waiting_for = f"an SSH login on each of {1 + len(workers)} hosts"
         drained = drained_nodes() if slurm else {}
-        usable = [name for name in idle if name not in drained]
+        off = powered_down() if slurm else set()
+        usable = [name for name in idle if name not in drained and name not in off]
         if slurm:
             wait_for_spares()
         problem = check_slurm(usable, 300, progress) if slurm else check_ssh([head, *workers])
@@ -333,6 +345,7 @@ def run_gate() -> int:
     for name, reason in waiting.items():
         write_line(f"{name}: {reason}. It finishes without another `pulumi up` when its jobs have ended")
     out = {name: why for name, why in sorted(drained_nodes().items()) if name in idle} if slurm else {}
+    out |= {name: "powered down until a job needs them" for name in sorted(powered_down()) if name in idle}
     rest = f"; {len(waiting)} wait for their jobs to end" if waiting else ""
     for why in dict.fromkeys(out.values()):
         rest += f"; {why}: {', '.join(name for name in out if out[name] == why)}"

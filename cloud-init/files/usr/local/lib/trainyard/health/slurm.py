@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from health.node import Node
-from trainyard.faults import BANDWIDTH, GONE, ROLL, SLURMD, cause_of, fault, flags
+from trainyard.faults import BANDWIDTH, GONE, POWER, ROLL, SLURMD, cause_of, fault, flags
 
 _STATE = re.compile(r" State=(\S+)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\[\]@]+@[^\[\]]*\]| [A-Z]\w+=|\s*$)", re.MULTILINE)
@@ -53,10 +53,11 @@ def may_return(node: SlurmNode, *, is_new: bool) -> bool:
     """Return whether a node that has passed the 90-health stage returns to service.
 
     Slurm keeps a node down after an unexpected reboot, so that the lost job is requeued instead of counted as complete.
-    A node drained by `yard roll` or the bandwidth gate returns only on a new machine, which has never been ready
-    (`is_new`). A node that an operator or a health check took out of service stays out.
+    A node whose machine could not be started returns as well. A node drained by `yard roll` or the bandwidth gate
+    returns only on a new machine, which has never been ready (`is_new`). A node that an operator or a health check took
+    out of service stays out.
     """
-    if "DOWN" in node.flags and fault(node.reason) == GONE:
+    if "DOWN" in node.flags and (fault(node.reason) == GONE or cause_of(node.reason) == POWER):
         return True
     return is_new and (node.reason == ROLL or cause_of(node.reason) == BANDWIDTH)
 

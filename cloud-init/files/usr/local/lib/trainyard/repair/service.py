@@ -1,6 +1,7 @@
 """The service `trainyard-repair` on the head.
 
-It holds spares back, sets lost workers down, and records when nodes left service. It uses only scontrol.
+It holds spares back, sets lost workers down, records when nodes left service, and starts and stops the machines of
+elastic groups (power.py). The only program that it runs is scontrol.
 """
 
 from __future__ import annotations
@@ -16,10 +17,24 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from health.slurm import SlurmNode, parse
 
-from trainyard.faults import GONE, HISTORY, SLURMD, Change, is_epidemic, is_in_service, reason_for
+from repair.channels import channel
+from repair.power import OFF, Elastic, Power, Reconciler
+from trainyard.faults import (
+    GONE,
+    HEAD,
+    HISTORY,
+    ON_TIMES,
+    SLURMD,
+    Change,
+    is_epidemic,
+    is_in_service,
+    is_off,
+    reason_for,
+)
 
 STATE = Path("/var/lib/trainyard")
 GATE = "gate.lock"
@@ -38,6 +53,7 @@ _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _NAME = re.compile(r"^NodeName=(\S+)")
 _SPARES = "spares-"
 """A reservation's name consists of this prefix and the group's name."""
+_LAST_BUSY = re.compile(r" LastBusyTime=(\d+)")
 _RESERVATION = re.compile(rf"^ReservationName={_SPARES}(\S+) .* Nodes=(\S+)")
 _EPIDEMIC_SECONDS = 60.0
 """Silent workers count as lost after this time, even if many workers are silent."""
@@ -47,6 +63,8 @@ _SLURMD_SECONDS = 60.0
 _ROUND_SECONDS = 10.0
 """The longest time that one round adds to a worker's silence, because the clock can jump after the head was frozen."""
 _CONNECT_SECONDS = 3.0
+_FIELDS = 3
+"""The number of fields in a line of ON_TIMES."""
 _CLOSED_PORT = 9
 """The "discard" port. No program on a node listens on it or logs connections, and a refusal counts as an answer."""
 
@@ -61,6 +79,8 @@ class Node:
     name: str
     slurm: SlurmNode
     has_registered: bool = True
+    last_busy: float | None = None
+    """The time at which the node last ran a job or became usable, in seconds since 1970. None if unknown."""
 
     @property
     def is_usable(self) -> bool:
@@ -74,6 +94,10 @@ class Node:
     def responds(self) -> bool:
         return "NOT_RESPONDING" not in self.slurm.flags
 
+    @property
+    def is_off(self) -> bool:
+        return is_off(self.slurm.state)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -82,14 +106,20 @@ class Group:
     name: str
     spares: int
     nodes: Mapping[str, str]
+    elastic: Elastic | None = None
 
 
 @dataclass(frozen=True)
 class Site:
-    """The content of repair.json. A node counts as lost if it has not answered for more than `silent_seconds`."""
+    """The content of repair.json. A node counts as lost if it has not answered for more than `silent_seconds`.
+
+    The machine of an elastic node must register within `start_seconds`. `channel` describes how machines are started.
+    """
 
     silent_seconds: float
     groups: tuple[Group, ...]
+    start_seconds: float = 0.0
+    channel: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -99,8 +129,15 @@ class Site:
 def read_site(text: str) -> Site:
     """Parse repair.json, which is part of the hand-over."""
     found = json.loads(text)
-    groups = tuple(Group(name, row["spares"], row["nodes"]) for name, row in found["groups"].items())
-    return Site(found["silent_seconds"], groups)
+    groups = tuple(_group(name, row) for name, row in found["groups"].items())
+    power = found.get("power", {})
+    return Site(found["silent_seconds"], groups, power.get("start_seconds", 0.0), power.get("channel", {}))
+
+
+def _group(name: str, row: Mapping[str, Any]) -> Group:
+    settings = row.get("elastic")
+    elastic = Elastic(tuple(row["nodes"]), settings["min"], settings["idle_seconds"]) if settings else None
+    return Group(name, row["spares"], row["nodes"], elastic)
 
 
 def parse_nodes(text: str) -> Iterator[Node]:
@@ -108,7 +145,8 @@ def parse_nodes(text: str) -> Iterator[Node]:
     for line in text.splitlines():
         name, state = _NAME.match(line), parse(line)
         if name is not None and state is not None:
-            yield Node(name[1], state, " BootTime=None" not in line)
+            busy = _LAST_BUSY.search(line)
+            yield Node(name[1], state, " BootTime=None" not in line, float(busy[1]) if busy else None)
 
 
 def with_changes(history: History, nodes: Iterable[Node], now: float) -> dict[str, tuple[Change, ...]]:
@@ -139,6 +177,38 @@ def save_history(path: Path, history: History) -> None:
     new.write_text(json.dumps({"history": rows}) + "\n")
     new.chmod(0o644)
     new.replace(path)
+
+
+class OnTimes:
+    """The record of when machines were on. It contains only changes, so a time without this service counts as before.
+
+    Machines that are not in elastic groups count as on while they are in the cluster.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        text = path.read_text() if path.exists() else ""
+        complete = text[: text.rfind("\n") + 1]
+        if complete != text:
+            # The head crashed while it was writing the last line.
+            path.write_text(complete)
+        rows = (row.split(" ") for row in complete.splitlines())
+        self._states = {row[1]: row[2] for row in rows if len(row) == _FIELDS}
+
+    def record(self, states: Mapping[str, str], removed: Iterable[str], wall: float) -> None:
+        """Append the machines whose state has changed. `removed` contains machines that no longer exist."""
+        found = {**states, **{name: "off" for name in sorted(removed) if self._states.get(name) == "on"}}
+        changed = {name: state for name, state in found.items() if self._states.get(name) != state}
+        if not changed:
+            return
+        with self._path.open("a") as file:
+            file.writelines(f"{wall:.0f} {name} {state}\n" for name, state in changed.items())
+        self._path.chmod(0o644)
+        self._states |= changed
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._states)
 
 
 def choose_spares(group: Group, nodes: Mapping[str, Node], held: Collection[str]) -> tuple[str, ...]:
@@ -264,9 +334,15 @@ async def _answers(address: str) -> bool:
 
 
 def scontrol(*arguments: str) -> str | None:
-    """Run scontrol. Return its output, or None if it timed out or failed. The journal contains a failure's output."""
+    """Run scontrol. Return its output, or None if it timed out or failed. The journal contains a failure's output.
+
+    All times in the output are in seconds since 1970.
+    """
+    environment = os.environ | {"SLURM_TIME_FORMAT": "%s"}
     try:
-        done = subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            ["scontrol", *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:
@@ -283,22 +359,34 @@ class Service:
     state: Path = STATE
     control: Callable[..., str | None] = scontrol
     answering: Callable[[Mapping[str, str]], set[str]] = answering
+    power: Power | None = None
+    """Starts and stops machines, or None if no group is elastic."""
     watch: Watch = field(init=False)
+    reconciler: Reconciler | None = field(init=False)
     has_spares: bool = field(init=False)
     changes: dict[str, tuple[Change, ...]] = field(init=False)
+    on_times: OnTimes = field(init=False)
     listed: float | None = None
     """The time of the last listing, or None if any node was missing or unusable."""
     reservations_checked: bool = False
+    off: frozenset[str] = frozenset()
+    """The nodes that Slurm has powered down or is powering up. They do not have to answer."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.site.silent_seconds)
         self.has_spares = any(group.spares for group in self.site.groups)
+        elastic = tuple(group.elastic for group in self.site.groups if group.elastic is not None)
+        self.reconciler = None
+        if elastic and self.power is not None:
+            self.reconciler = Reconciler(elastic, self.power, self.control, self.site.start_seconds)
         self.changes = load_history(self.state / HISTORY)
+        self.on_times = OnTimes(self.state / ON_TIMES)
 
     def run_once(self, now: float, wall: float) -> None:
         """Check all nodes once. `now` is a monotonic time, and `wall` is in seconds since 1970."""
-        answers = self.answering(self.site.addresses)
-        self.watch.record(self.site.addresses, answers, now)
+        awake = {name: address for name, address in self.site.addresses.items() if name not in self.off}
+        answers = self.answering(awake)
+        self.watch.record(awake, answers, now)
         if self._is_quiet(answers, now):
             return
         self.listed = None
@@ -306,19 +394,36 @@ class Service:
         if shown is None:
             return
         nodes = {node.name: node for node in parse_nodes(shown) if node.name in self.site.addresses}
+        self.off = frozenset(name for name, node in nodes.items() if node.is_off)
         if len(nodes) == len(self.site.addresses) and all(node.is_usable for node in nodes.values()):
             self.listed = now
         is_gated = self._is_gated()
         # During the gate, a node that does not respond is not faulty, because `pulumi up` creates or replaces nodes.
         if not is_gated:
             self._record(nodes, wall)
-            for change in (*self.watch.lost(nodes), *self.watch.without_slurmd(nodes, answers, now)):
+            on = {name: node for name, node in nodes.items() if name not in self.off}
+            for change in (*self.watch.lost(on), *self.watch.without_slurmd(on, answers, now)):
                 self.control(*change)
         self._hold_spares(nodes, release=is_gated)
+        if self.reconciler is not None:
+            idle = {name: wall - node.last_busy for name, node in nodes.items() if node.last_busy is not None}
+            found = {name: node.slurm for name, node in nodes.items()}
+            self.reconciler.run_once(found, idle, now, gated=is_gated)
+        self._record_machines(wall)
+
+    def _record_machines(self, wall: float) -> None:
+        known: Mapping[str, str] = {}
+        elastic: Collection[str] = ()
+        if self.reconciler is not None:
+            known, elastic = self.reconciler.known, self.reconciler.names
+        states = {name: "on" for name in (HEAD, *self.site.addresses) if name not in elastic}
+        # A machine that is starting or stopping already or still costs money.
+        states |= {name: "off" if state == OFF else "on" for name, state in known.items()}
+        self.on_times.record(states, self.on_times.names - {HEAD, *self.site.addresses}, wall)
 
     def _is_quiet(self, answers: set[str], now: float) -> bool:
         """Return whether listing Slurm's nodes can be skipped now."""
-        if self.has_spares or answers != self.site.addresses.keys():
+        if self.has_spares or self.reconciler is not None or answers != self.site.addresses.keys():
             return False
         return self.listed is not None and now - self.listed < QUIET_SECONDS
 
@@ -362,7 +467,8 @@ class Service:
 
 def main() -> None:
     """Run until the process ends."""
-    service = Service(read_site((STATE / "handover" / "repair.json").read_text()))
+    site = read_site((STATE / "handover" / "repair.json").read_text())
+    service = Service(site, power=channel(site.channel))
     while True:
         service.run_once(time.monotonic(), time.time())
         time.sleep(INTERVAL_SECONDS)

@@ -1,0 +1,200 @@
+"""The ways in which the head starts and stops the machines of its cluster: one class for each platform.
+
+The clouds give the head a token that permits only to read, start and stop the cluster's own machines
+(components/platforms/*/power.py). A machine has the name of its node.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from repair.power import CHANGING, OFF, ON, Power, PowerError, RefusedError
+
+_SECONDS = 20.0
+_MISSING, _SERVER_ERROR = 404, 500
+_TEMPORARY = frozenset({408, 429})
+_METADATA = "http://169.254.169.254"
+"""The address of both clouds' metadata services. Only root can connect to it (stage 12-metadata)."""
+
+
+def channel(settings: Mapping[str, str]) -> Power | None:
+    """Return the channel that the hand-over describes, or None if it describes none. Raises KeyError if unknown."""
+    if not settings:
+        return None
+    kinds: dict[str, type[Azure] | type[Gcp] | type[Local]] = {"azure": Azure, "gcp": Gcp, "local": Local}
+    return kinds[settings["platform"]](settings)
+
+
+class Local:
+    """Machines on one computer. QEMU starts a program there for each connection that the head's machine opens."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._address = settings["address"], int(settings["port"])
+
+    def states(self, names: Collection[str]) -> Mapping[str, str]:
+        return {name: str(state) for name, state in self._ask("states", *names).items()}
+
+    def start(self, name: str) -> None:
+        self._ask("start", name)
+
+    def stop(self, name: str) -> None:
+        self._ask("stop", name)
+
+    def failures(self) -> Mapping[str, str]:
+        return {}
+
+    def _ask(self, *request: str) -> Mapping[str, object]:
+        try:
+            with socket.create_connection(self._address, timeout=_SECONDS) as link:
+                link.sendall((" ".join(request) + "\n").encode())
+                with link.makefile() as stream:
+                    answer: dict[str, object] = json.loads(stream.readline())
+        except (OSError, ValueError) as error:
+            raise PowerError(f"{self._address[0]}: {error}") from error
+        if "error" in answer:
+            raise RefusedError(str(answer["error"]))
+        return answer
+
+
+class Gcp:
+    """Instances of Compute Engine, through its REST API (Google, "Compute Engine API v1", read 2026-11-26)."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._metadata = settings.get("metadata", _METADATA) + "/computeMetadata/v1/"
+        self._api = settings.get("api", "https://compute.googleapis.com") + "/compute/v1/"
+        self._zone = ""
+        self._starting: dict[str, str] = {}
+        """Mapping from instance to the operation that starts it."""
+
+    def states(self, names: Collection[str]) -> Mapping[str, str]:
+        # The states of an instance: Google, "Instance lifecycle" (read 2026-11-26).
+        known = {"RUNNING": ON, "TERMINATED": OFF, "SUSPENDED": OFF}
+        found = {name: self._call("GET", f"instances/{name}") for name in names}
+        return {name: known.get(row["status"], CHANGING) for name, row in found.items() if row}
+
+    def start(self, name: str) -> None:
+        self._starting[name] = str(self._call("POST", f"instances/{name}/start").get("name", ""))
+
+    def stop(self, name: str) -> None:
+        # The parameter is required for machines with local disks, which contain only scratch files (Google, "Method:
+        # instances.stop", read 2026-11-26).
+        self._call("POST", f"instances/{name}/stop?discardLocalSsd=true")
+
+    def failures(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for name, operation in list(self._starting.items()):
+            row = self._call("GET", f"operations/{operation}")
+            if row and row.get("status") != "DONE":
+                continue
+            del self._starting[name]
+            errors = row.get("error", {}).get("errors", [])
+            if errors:
+                found[name] = ", ".join(str(error.get("code", error)) for error in errors)
+        return found
+
+    def _call(self, method: str, path: str) -> dict[str, Any]:
+        headers = {"Metadata-Flavor": "Google"}
+        if not self._zone:
+            # projects/NUMBER/zones/NAME
+            self._zone = _request("GET", f"{self._metadata}instance/zone", headers).decode()
+        token = json.loads(_request("GET", f"{self._metadata}instance/service-accounts/default/token", headers))
+        return _json(method, f"{self._api}{self._zone}/{path}", str(token["access_token"]))
+
+
+class Azure:
+    """Virtual machines of the head's resource group, through Azure Resource Manager.
+
+    Sources: Microsoft, "Virtual Machines" in the REST API of Compute, version 2024-07-01, and "States and billing
+    status of Azure Virtual Machines" (read 2026-11-26). After a failed start, the instance view contains the error's
+    code. A machine that is stopped but not deallocated costs as much as a running one, so it counts as on.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._metadata = settings.get("metadata", _METADATA) + "/metadata/"
+        self._api = settings.get("api", "https://management.azure.com")
+        self._group = ""
+        self._starting: set[str] = set()
+        self._failed: dict[str, str] = {}
+
+    def states(self, names: Collection[str]) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for name in names:
+            view = self._call("GET", name, "instanceView")
+            codes = [str(status.get("code", "")) for status in view.get("statuses", [])]
+            power = next((code.partition("/")[2] for code in codes if code.startswith("PowerState/")), None)
+            if power is None:
+                # The machine does not exist, or it is being created.
+                continue
+            found[name] = {"running": ON, "stopped": ON, "deallocated": OFF}.get(power, CHANGING)
+            failed = [code for code in codes if code.startswith("ProvisioningState/failed/")]
+            if name in self._starting and failed and found[name] == OFF:
+                self._failed[name] = failed[0].rpartition("/")[2]
+            if found[name] != CHANGING and (failed or found[name] == ON):
+                self._starting.discard(name)
+        return found
+
+    def start(self, name: str) -> None:
+        self._call("POST", name, "start")
+        self._starting.add(name)
+
+    def stop(self, name: str) -> None:
+        self._call("POST", name, "deallocate")
+
+    def failures(self) -> Mapping[str, str]:
+        found, self._failed = self._failed, {}
+        return found
+
+    def _call(self, method: str, name: str, action: str) -> dict[str, Any]:
+        headers = {"Metadata": "true"}
+        if not self._group:
+            place = json.loads(_request("GET", f"{self._metadata}instance/compute?api-version=2021-02-01", headers))
+            self._group = f"/subscriptions/{place['subscriptionId']}/resourceGroups/{place['resourceGroupName']}"
+        query = "api-version=2018-02-01&resource=https%3A%2F%2Fmanagement.azure.com%2F"
+        token = json.loads(_request("GET", f"{self._metadata}identity/oauth2/token?{query}", headers))
+        path = f"{self._group}/providers/Microsoft.Compute/virtualMachines/{name}/{action}?api-version=2024-07-01"
+        return _json(method, f"{self._api}{path}", str(token["access_token"]))
+
+
+def _json(method: str, url: str, token: str) -> dict[str, Any]:
+    """Return the answer to a request, or an empty one if the resource does not exist."""
+    text = _request(method, url, {"Authorization": f"Bearer {token}"}, missing=b"{}")
+    found: dict[str, Any] = json.loads(text or b"{}")
+    return found
+
+
+def _request(method: str, url: str, headers: Mapping[str, str], missing: bytes | None = None) -> bytes:
+    """Return the body of the answer, or `missing` if the answer is 404. Raises PowerError with the API's error code."""
+    # The services' redirects would send the token to another server. No proxy is used, because tokens are secret.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+    data = b"" if method == "POST" else None
+    request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310  (own URLs)
+    try:
+        with opener.open(request, timeout=_SECONDS) as answer:
+            body: bytes = answer.read()
+            return body
+    except urllib.error.HTTPError as error:
+        if error.code == _MISSING and missing is not None:
+            return missing
+        kind = PowerError if error.code in _TEMPORARY or error.code >= _SERVER_ERROR else RefusedError
+        raise kind(f"{error.code} {_error_code(error.read())}".strip()) from error
+    except (OSError, ValueError) as error:
+        raise PowerError(f"{method} {url.partition('?')[0]}: {error}") from error
+
+
+def _error_code(body: bytes) -> str:
+    """Return the error's code and message in an answer of Azure or Google Cloud."""
+    try:
+        error = json.loads(body)["error"]
+        return f"{error.get('code', '')}: {error.get('message', '')}"[:300]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_arguments: object) -> None:
+        return None
