@@ -24,6 +24,7 @@ ADDRESSES = {name: f"10.0.0.{index}" for index, name in enumerate(NAMES, 1)}
 IDLE_SECONDS, START_SECONDS = 120.0, 200.0
 BOOT_SECONDS, STOP_SECONDS, SUSPEND_SECONDS = 40.0, 15.0, 60.0
 GRACE_SECONDS = 300.0
+STEP_SECONDS = 3
 
 
 @dataclass
@@ -122,7 +123,7 @@ class Node:
 
 @dataclass
 class Cluster:
-    """slurmctld, its jobs, and the machines. Time passes in steps of a second."""
+    """slurmctld, its jobs, and the machines. Time passes in steps, in each of which the service runs once."""
 
     folder: Path
     minimum: int = 0
@@ -266,22 +267,21 @@ class Cluster:
                 job.state = "RUNNING"
                 job.executions += 1
             if job.state == "RUNNING" and all(self.machines.is_up(name) for name in job.on):
-                job.left -= 1
+                job.left -= STEP_SECONDS
                 if job.left <= 0:
                     self._release(job)
                     job.state = "DONE"
 
     def run(self, seconds: float) -> None:
-        for _ in range(int(seconds)):
-            self.now += 1
+        for _ in range(-(-int(seconds) // STEP_SECONDS)):
+            self.now += STEP_SECONDS
             self.machines.tick(self.now)
             if not self.is_down:
                 self._register()
                 self._save_power()
                 self._schedule()
                 self._run_jobs()
-            if self.now % 3 == 0:
-                self.service.run_once(self.now, self.now)
+            self.service.run_once(self.now, self.now)
             self._check_costs()
 
     def _check_costs(self) -> None:
@@ -451,20 +451,19 @@ def test_a_lost_stop_is_repaired_before_the_next_job(cluster: Cluster) -> None:
 
 
 def test_lost_second_command_is_repeated(asleep: Cluster) -> None:
-    asleep.machines.full = True
-    asleep.jobs.append(Job(3, 30))
-    asleep.run(2)
-    control = asleep.service.reconciler.control if asleep.service.reconciler else None
-    assert control is not None
+    reconciler = asleep.service.reconciler
+    assert reconciler is not None
+    control = reconciler.control
 
     def without_power_down(*arguments: str) -> str | None:
         return None if "state=power_down" in arguments else control(*arguments)
 
-    assert asleep.service.reconciler is not None
-    asleep.service.reconciler.control = without_power_down
-    asleep.run(6)
-    assert {"DOWN+NOT_RESPONDING+POWERING_UP"} == set(asleep.states().values())
-    asleep.service.reconciler.control = control
+    reconciler.control = without_power_down
+    asleep.machines.full = True
+    asleep.jobs.append(Job(3, 30))
+    asleep.run(9)
+    assert set(asleep.states().values()) == {"DOWN+NOT_RESPONDING+POWERING_UP"}
+    reconciler.control = control
     asleep.run(90)
     assert set(asleep.states().values()) == {"DOWN+POWERED_DOWN"}
 

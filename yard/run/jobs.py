@@ -118,6 +118,8 @@ def describe_silence(job: int, state: str, reason: str, seconds: str, limit: str
     if state == "RUNNING":
         silent = f" for {seconds} s" if int(seconds) else ""
         return f"yard: job {job} is running; its program has printed nothing{silent} (it is starting and importing)"
+    if state == "CONFIGURING":
+        return f"yard: job {job} has its nodes, and waits until their machines have started"
     return f"yard: job {job} is queued: {limit or waiting(reason)}"
 
 

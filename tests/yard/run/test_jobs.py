@@ -186,6 +186,7 @@ def test_a_silent_job_reports_its_state(followed: Followed) -> None:
 
 def test_the_state_of_a_silent_job_is_a_sentence() -> None:
     assert describe_silence(7, "PENDING", "Resources", "0") == "yard: job 7 is queued: waiting for free nodes"
+    assert "waits until their machines have started" in describe_silence(7, "CONFIGURING", "None", "3")
     assert describe_silence(7, "RUNNING", "None", "40").startswith(
         "yard: job 7 is running; its program has printed nothing for 40 s "
     )
