@@ -161,8 +161,11 @@ def reached(*places: tuple[str, str, str, Mapping[str, int]]) -> dict[str, dict[
     }
 
 
-def flooded(uid: int, namespace: str, address: str, port: int) -> int:
-    """Open more connections at once than the server's queue of requests holds. Return how many the server accepts."""
+def start_flood(uid: int, namespace: str, address: str, port: int) -> int:
+    """Open more connections at once than the server's queue of requests holds.
+
+    Return a pipe for the number of connections that the server accepts.
+    """
     read, write = os.pipe()
     if os.fork() == 0:
         Client(uid, namespace).become()
@@ -174,7 +177,13 @@ def flooded(uid: int, namespace: str, address: str, port: int) -> int:
         os.write(write, str(sum(is_answered(attempt) for attempt in attempts)).encode())
         os._exit(0)
     os.close(write)
-    return int(answer(read))
+    return read
+
+
+def flooded(*clients: tuple[int, str], port: int) -> list[int]:
+    """Return how many of each client's connections the server accepts. The clients connect at the same time."""
+    pipes = [start_flood(uid, namespace, "10.1.1.1", port) for uid, namespace in clients]
+    return [int(answer(pipe)) for pipe in pipes]
 
 
 def is_answered(opened: socket.socket) -> bool:
@@ -185,36 +194,48 @@ def is_answered(opened: socket.socket) -> bool:
         return False
 
 
-def asks(namespace: str, address: str, port: int, source: int = 0) -> str:
-    """Return the result of a UDP request."""
-    return connect(Client(0, namespace, source, socket.IPPROTO_UDP, is_answered=True), address, port)
+def start_asking(namespace: str, address: str, port: int, source: int = 0) -> int:
+    """Send a UDP request from a new process. Return a pipe for its answer."""
+    return start(Client(0, namespace, source, socket.IPPROTO_UDP, is_answered=True), address, port)
 
 
-def reached_daemons(namespace: str, address: str) -> dict[str, str]:
-    """Return the results of root on a machine for the node's daemons."""
-    found = {name: connect(Client(0, namespace), address, port) for name, (_, port) in DAEMONS.items()}
+def start_daemons(namespace: str, address: str) -> dict[str, int]:
+    """Connect as root on a machine to the node's daemons. Return pipes for the answers."""
+    found = {name: start(Client(0, namespace), address, port) for name, (_, port) in DAEMONS.items()}
     # A DHCP server uses its own port. Another source port must not reach the client's port.
     sources = {"dhcp": 67, "dhcp6": 547}
-    found |= {f"{name}/udp": asks(namespace, address, port, sources.get(name, 0)) for name, port in DATAGRAMS.items()}
-    return found | {"dhcp from elsewhere": asks(namespace, address, DATAGRAMS["dhcp"])}
+    for name, port in DATAGRAMS.items():
+        found[f"{name}/udp"] = start_asking(namespace, address, port, sources.get(name, 0))
+    return found | {"dhcp from elsewhere": start_asking(namespace, address, DATAGRAMS["dhcp"])}
 
 
 def of_daemons() -> dict[str, object]:
-    """Return the results for the node's daemons by place, and those of the node's own connections to the outside."""
-    return {
-        "loopback": reached_daemons("", "127.0.0.1"),
-        "own address": reached_daemons("", "10.1.1.1"),
-        "other node": reached_daemons("other", "10.1.1.1"),
-        "neighbour": reached_daemons("neighbour", "10.1.1.1"),
-        "neighbour6": reached_daemons("neighbour", "fd00::1"),
-        "extra network": reached_daemons("neighbour", "10.1.2.1"),
-        "ping": connect(Client(0, "neighbour", protocol=socket.IPPROTO_ICMP), "10.1.1.1", 0),
-        "outwards": connect(Client(PERSON), "10.1.1.3", 443),
-        "outwards6": connect(Client(PERSON), "fd00::3", 443),
-        "resolver": asks("", "10.1.1.3", RESOLVER),
-        "resolver6": asks("", "fd00::3", RESOLVER),
-        "answer from elsewhere": answer_from_elsewhere(),
+    """Return the results for the node's daemons by place, and those of the node's own connections to the outside.
+
+    Many clients wait for an answer that does not come, so they wait at the same time. Clients that use the same port on
+    the same machine are in different rounds.
+    """
+    rounds = (
+        {"loopback": ("", "127.0.0.1"), "other node": ("other", "10.1.1.1"), "neighbour": ("neighbour", "10.1.1.1")},
+        {"own address": ("", "10.1.1.1"), "neighbour6": ("neighbour", "fd00::1")},
+        {"extra network": ("neighbour", "10.1.2.1")},
+    )
+    found: dict[str, object] = {}
+    for places in rounds:
+        pipes = {place: start_daemons(*where) for place, where in places.items()}
+        found |= {place: {name: answer(pipe) for name, pipe in row.items()} for place, row in pipes.items()}
+    others = {
+        "ping": start(Client(0, "neighbour", protocol=socket.IPPROTO_ICMP), "10.1.1.1", 0),
+        "outwards": start(Client(PERSON), "10.1.1.3", 443),
+        "outwards6": start(Client(PERSON), "fd00::3", 443),
+        "resolver": start_asking("", "10.1.1.3", RESOLVER),
+        "resolver6": start_asking("", "fd00::3", RESOLVER),
     }
+    return (
+        found
+        | {name: answer(pipe) for name, pipe in others.items()}
+        | {"answer from elsewhere": answer_from_elsewhere()}
+    )
 
 
 def answer_from_elsewhere() -> str:
@@ -250,15 +271,19 @@ def nodes(callers: Mapping[str, int]) -> Iterator[tuple[str, str, str, Mapping[s
     yield "other node", "10.1.1.1", "other", callers
 
 
+def from_same_port(who: int) -> list[str]:
+    """Return the results of a user's connections from both nodes, from a port that another user may have just used."""
+    pipes = [start(Client(who, where, source=33333), "10.1.1.1", 22000) for where in ("", "other")]
+    return [answer(pipe) for pipe in pipes]
+
+
 def of_people() -> dict[str, object]:
     """Return the results for the ports of people, by place."""
-    # A request from a port that another user has just used.
-    pairs = [(who, where) for where in ("", "other") for who in (BOB, ANN)]
     return {
         **reached(*nodes(PEOPLE), *EXTRA),
-        "flooded": [flooded(BOB, where, "10.1.1.1", 22000) for where in ("", "other")],
-        "flooded by root": flooded(0, "other", "10.1.1.1", 22000) > BACKLOG,
-        "same port": [connect(Client(who, where, source=33333), "10.1.1.1", 22000) for who, where in pairs],
+        "flooded": flooded((BOB, ""), (BOB, "other"), port=22000),
+        "flooded by root": flooded((0, "other"), port=22000)[0] > BACKLOG,
+        "same port": [found for who in (BOB, ANN) for found in from_same_port(who)],
     }
 
 
@@ -282,12 +307,15 @@ def of_metadata() -> dict[str, object]:
 
 def of_ports() -> dict[str, object]:
     """Return the results for the ports of a job and of other programs, by place."""
+    mptcp = {
+        "mptcp": start(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21000),
+        "mptcp other": start(Client(PERSON, "other", protocol=MPTCP), "10.1.1.1", 21000),
+        "mptcp server": start(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21002),
+    }
     return {
         **reached(*nodes(CALLERS), *EXTRA),
-        "flooded": [flooded(PERSON, "", "10.1.1.1", 21000), flooded(0, "neighbour", "10.1.1.1", 21000)],
-        "mptcp": connect(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21000),
-        "mptcp other": connect(Client(PERSON, "other", protocol=MPTCP), "10.1.1.1", 21000),
-        "mptcp server": connect(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21002),
+        "flooded": flooded((PERSON, ""), (0, "neighbour"), port=21000),
+        **{name: answer(pipe) for name, pipe in mptcp.items()},
         "stranger's port": connect(Client(PERSON, source=33333), "127.0.0.1", 21000),
         "its next user": connect(Client(JOB, source=33333), "127.0.0.1", 21000),
         "resvport": connect(Client(0, "other", source=1000), "10.1.1.1", 21000),
