@@ -71,21 +71,23 @@ def costs(intervals: Intervals, cluster: Cluster, start: float, end: float) -> l
     """Return the cost of each part on each UTC day between `start` and `end`, sorted by day and part."""
     hours: dict[tuple[str, str], float] = {}
     for node, times in intervals.items():
-        parts = (HEAD, SERVICES) if node == HEAD else (_group_of(node, cluster),)
+        has_services = node == HEAD and cluster.prices is not None and cluster.prices.services != 0
+        parts = (_group_of(node, cluster), *([SERVICES] if has_services else []))
         for day, seconds in _by_day(times, start, end):
             for part in parts:
                 hours[day, part] = hours.get((day, part), 0.0) + seconds / _HOUR
     rows = []
     for (day, part), used in sorted(hours.items()):
         price = _price(part, cluster)
-        if part != SERVICES or price != 0:
-            usd = None if price is None else round(used * price, 2)
-            rows.append(Cost(day=day, part=part, hours=round(used, 2), usd=usd))
+        usd = None if price is None else round(used * price, 2)
+        rows.append(Cost(day=day, part=part, hours=round(used, 2), usd=usd))
     return rows
 
 
 def _group_of(node: str, cluster: Cluster) -> str:
-    """Return a node's group. The name of a removed node also contains its group."""
+    """Return HEAD or a node's group. The name of a removed node also contains its group."""
+    if node == HEAD:
+        return HEAD
     known = {other.name: other.group for other in cluster.nodes}
     return known.get(node) or node.removeprefix(f"{cluster.name}-").rpartition("-")[0] or node
 
@@ -163,10 +165,14 @@ def show_cost(remote: Remote, month: str, as_json: bool) -> None:
         say_json([vars(row) for row in rows])
         return
     shown = [(row.day, row.part, f"{row.hours:.2f}", _dollars(row.usd)) for row in rows]
+    if cluster.prices is None:
+        table(("DAY (UTC)", "PART", "HOURS"), [row[:3] for row in shown])
+        say("the machines of this platform have no price")
+        return
     table(("DAY (UTC)", "PART", "HOURS", "COST"), [*shown, ("", "", "", _dollars(total(rows)))])
-    if start <= now < end and cluster.prices is not None:
+    if start <= now < end:
         say(f"forecast for {month}: {_dollars(forecast(intervals, cluster, now))}")
-    say(_NOT_INCLUDED if cluster.prices is not None else "the machines of this platform have no price")
+    say(_NOT_INCLUDED)
 
 
 def show_job_costs(remote: Remote, month: str, as_json: bool) -> None:
