@@ -16,9 +16,10 @@ import pytest
 from repair.channels import channel
 from repair.power import CHANGING, OFF, ON, Power, PowerError, RefusedError
 
-GCP = "/compute/v1/projects/7/zones/us-central1-a"
+GCP = "/compute/v1/projects/my-project/zones/us-central1-a"
 AZURE = "/subscriptions/s/resourceGroups/yard/providers/Microsoft.Compute/virtualMachines"
 METADATA = {
+    "/computeMetadata/v1/project/project-id": "my-project",
     "/computeMetadata/v1/instance/zone": "projects/7/zones/us-central1-a",
     "/computeMetadata/v1/instance/service-accounts/default/token": json.dumps({"access_token": "secret"}),
     "/metadata/instance/compute": json.dumps({"subscriptionId": "s", "resourceGroupName": "yard"}),
@@ -156,6 +157,28 @@ def test_a_refused_start_is_distinguished_from_a_temporary_error(
     with pytest.raises(PowerError, match=f"^{code} SkuNotAvailable: none left$") as caught:
         connect(platform).start("b")
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("platform", ["gcp", "azure"])
+def test_a_machine_that_cannot_be_read_does_not_hide_the_others(cloud: Cloud, connect: Connect, platform: str) -> None:
+    power = connect(platform)
+    path = f"{GCP}/instances/{{}}" if platform == "gcp" else f"{AZURE}/{{}}/instanceView"
+    running = (200, {"status": "RUNNING"}) if platform == "gcp" else view("PowerState/running")
+    denied = (403, {"error": {"code": "Forbidden", "message": "no"}})
+    cloud.answers = {f"GET {path.format('a')}": denied, f"GET {path.format('b')}": running}
+    assert power.states(["a", "b"]) == {"b": ON}
+    with pytest.raises(RefusedError, match=r"^403 Forbidden: no$"):
+        power.states(["a"])
+
+
+def test_a_start_whose_operation_cannot_be_read_is_not_a_failure(cloud: Cloud, connect: Connect) -> None:
+    power = connect("gcp")
+    cloud.answers = {
+        f"POST {GCP}/instances/b/start": (200, {"name": "o"}),
+        f"GET {GCP}/operations/o": (403, {"error": {"code": 403, "message": "no"}}),
+    }
+    power.start("b")
+    assert power.failures() == {}
 
 
 @pytest.mark.parametrize("platform", ["gcp", "azure"])

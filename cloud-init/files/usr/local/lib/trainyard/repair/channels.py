@@ -10,12 +10,12 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from repair.power import CHANGING, OFF, ON, Power, PowerError, RefusedError
 
-_SECONDS = 20.0
+_SECONDS = 10.0
 _MISSING, _SERVER_ERROR = 404, 500
 _TEMPORARY = frozenset({408, 429})
 _METADATA = "http://169.254.169.254"
@@ -74,7 +74,7 @@ class Gcp:
     def states(self, names: Collection[str]) -> Mapping[str, str]:
         # The states of an instance: Google, "Instance lifecycle" (read 2026-11-26).
         known = {"RUNNING": ON, "TERMINATED": OFF, "SUSPENDED": OFF}
-        found = {name: self._call("GET", f"instances/{name}") for name in names}
+        found = _read_each(names, lambda name: self._call("GET", f"instances/{name}"))
         return {name: known.get(row["status"], CHANGING) for name, row in found.items() if row}
 
     def start(self, name: str) -> None:
@@ -88,7 +88,10 @@ class Gcp:
     def failures(self) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for name, operation in list(self._starting.items()):
-            row = self._call("GET", f"operations/{operation}")
+            try:
+                row = self._call("GET", f"operations/{operation}")
+            except RefusedError:
+                row = {}
             if row and row.get("status") != "DONE":
                 continue
             del self._starting[name]
@@ -100,8 +103,10 @@ class Gcp:
     def _call(self, method: str, path: str) -> dict[str, Any]:
         headers = {"Metadata-Flavor": "Google"}
         if not self._zone:
+            project = _request("GET", f"{self._metadata}project/project-id", headers).decode()
             # projects/NUMBER/zones/NAME
-            self._zone = _request("GET", f"{self._metadata}instance/zone", headers).decode()
+            zone = _request("GET", f"{self._metadata}instance/zone", headers).decode().rpartition("/")[2]
+            self._zone = f"projects/{project}/zones/{zone}"
         token = json.loads(_request("GET", f"{self._metadata}instance/service-accounts/default/token", headers))
         return _json(method, f"{self._api}{self._zone}/{path}", str(token["access_token"]))
 
@@ -123,8 +128,8 @@ class Azure:
 
     def states(self, names: Collection[str]) -> Mapping[str, str]:
         found: dict[str, str] = {}
-        for name in names:
-            view = self._call("GET", name, "instanceView")
+        views = _read_each(names, lambda name: self._call("GET", name, "instanceView"))
+        for name, view in views.items():
             codes = [str(status.get("code", "")) for status in view.get("statuses", [])]
             power = next((code.partition("/")[2] for code in codes if code.startswith("PowerState/")), None)
             if power is None:
@@ -158,6 +163,23 @@ class Azure:
         token = json.loads(_request("GET", f"{self._metadata}identity/oauth2/token?{query}", headers))
         path = f"{self._group}/providers/Microsoft.Compute/virtualMachines/{name}/{action}?api-version=2024-07-01"
         return _json(method, f"{self._api}{path}", str(token["access_token"]))
+
+
+def _read_each(names: Collection[str], read: Callable[[str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what the API answers for each machine. Machines that it refuses to show are omitted.
+
+    Raises RefusedError if it refuses to show all of them.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    refusal: RefusedError | None = None
+    for name in names:
+        try:
+            found[name] = read(name)
+        except RefusedError as error:
+            refusal = error
+    if refusal is not None and not found:
+        raise refusal
+    return found
 
 
 def _json(method: str, url: str, token: str) -> dict[str, Any]:

@@ -44,6 +44,9 @@ _POLL_SECONDS = 60.0
 """How often a machine is looked up while it agrees with Slurm."""
 _LOOK_SECONDS = 5.0
 """How often a machine is looked up while it is changing or does not agree with Slurm."""
+_PAUSE_SECONDS = 30.0
+"""The time without calls after a failed look-up. The service does not watch for lost nodes during a call, which can
+take as long as its timeout."""
 _CONFIRM_SECONDS = 10.0
 """How long a machine must be off before its node counts as lost, because a restart also turns it off."""
 
@@ -130,6 +133,7 @@ class Reconciler:
     """Nodes whose machines were on when Slurm had powered them down. slurmctld does not ping a node that is starting,
     so a machine that was never off would not register, and must be stopped first."""
 
+    paused_until: float = 0.0
     problem: str = ""
     """The last problem that was reported."""
 
@@ -149,11 +153,14 @@ class Reconciler:
         if not gated:
             self._power_down_idle(nodes, busy_since)
             self._keep_minimum(nodes)
+        if now < self.paused_until:
+            return
         try:
             self._look_up(nodes, now)
             refused = self.power.failures()
         except PowerError as error:
             self._report(f"cannot look up machines: {error}")
+            self.paused_until = now + _PAUSE_SECONDS
             return
         problems = []
         for name, node in nodes.items():
