@@ -133,6 +133,8 @@ class Cluster:
     is_down: bool = False
     now: float = 0.0
     unexplained: dict[str, float] = field(default_factory=dict)
+    interrupted: list[str] = field(default_factory=list)
+    """Nodes that the service set down or stopped although their machines were running a job."""
     service: Service = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,6 +161,8 @@ class Cluster:
         node = self.nodes[values["nodename"]]
         match values["state"]:
             case "down":
+                if self.machines.is_up(values["nodename"]) and self._runs_job(values["nodename"]):
+                    self.interrupted.append(values["nodename"])
                 self._requeue(values["nodename"])
                 node.base, node.reason = "DOWN", values["reason"]
                 node.flags -= {"COMPLETING"}
@@ -182,6 +186,9 @@ class Cluster:
         state = "+".join([node.base, *sorted(node.flags)])
         reason = f" Reason={node.reason} [root@1]" if node.reason else ""
         return f"NodeName={name} State={state} BootTime=1 LastBusyTime={node.last_busy:.0f}{reason}\n"
+
+    def _runs_job(self, name: str) -> bool:
+        return any(job.state == "RUNNING" and name in job.on for job in self.jobs)
 
     def _requeue(self, name: str) -> None:
         for job in self.jobs:
@@ -281,7 +288,11 @@ class Cluster:
                 self._save_power()
                 self._schedule()
                 self._run_jobs()
+            busy = {name for name in NAMES if self._runs_job(name)}
+            before = len(self.machines.calls)
             self.service.run_once(self.now, self.now)
+            stopped = {name for order, name in self.machines.calls[before:] if order == OFF}
+            self.interrupted += sorted(stopped & busy)
             self._check_costs()
 
     def _check_costs(self) -> None:
@@ -528,6 +539,7 @@ def test_random_faults_lose_no_job_and_waste_no_machine(tmp_path: Path, seed: in
             if node.base == "DOWN" and node.reason.startswith("TY:gone: no answer within"):
                 cluster.control("update", f"nodename={name}", "state=resume")
         cluster.run(120)
+    assert cluster.interrupted == []
     waiting = [job for job in cluster.jobs if job.state not in {"DONE", "CANCELLED"}]
     assert waiting == [], cluster.control("-o", "show", "node")
     cluster.run(IDLE_SECONDS + SUSPEND_SECONDS + START_SECONDS)
