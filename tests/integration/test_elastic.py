@@ -150,6 +150,8 @@ def test_a_drained_node_that_is_off_starts_no_machine(cluster: Project) -> None:
 
 def test_only_root_on_the_head_reaches_the_channel(cluster: Project) -> None:
     probe = "timeout 5 bash -c 'exec 3<>/dev/tcp/10.0.2.100/80; echo states it-gpu-0 >&3; head -n 1 <&3'"
-    assert "off" in cluster.as_root(HEAD, probe)
-    assert "off" not in cluster.on(HEAD, f"{probe} || true")
-    assert "off" not in cluster.on(HEAD, f"sudo setpriv --reuid=trainer --regid=trainer --init-groups {probe} || true")
+    answer = '{"it-gpu-0": '
+    assert answer in cluster.as_root(HEAD, probe)
+    assert answer not in cluster.on(HEAD, f"{probe} || true")
+    as_trainer = f"sudo setpriv --reuid=trainer --regid=trainer --init-groups {probe} || true"
+    assert answer not in cluster.on(HEAD, as_trainer)
