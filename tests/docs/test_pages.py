@@ -309,9 +309,9 @@ def test_commands_of_the_example_succeed(example: Path, tmp_path: Path) -> None:
 
 ANSWERS = r"""
 case "$*" in
-  *"exec bash -c"*) printf 'rank 0 of 1\n\036JobId=12 JobState=%s ExitCode=1:0\n' "$STATE" ;;
+  *"exec bash -c"*) printf 'rank 0 of 1\n\036JobId=12 JobName=x UserId=t(1) JobState=%s ExitCode=1:0\n' "$STATE" ;;
   *"sbatch --parsable"*) cat >/dev/null; echo 12 ;;
-  *"scontrol -o show job"*) echo "JobId=12 JobState=$STATE ExitCode=1:0" ;;
+  *"scontrol -o show job"*) echo "JobId=12 JobName=x UserId=t(1) JobState=$STATE ExitCode=1:0" ;;
 esac
 """
 """A fake ssh for a cluster whose job has ended in the state $STATE."""
@@ -401,7 +401,7 @@ def test_the_docs_list_every_key_of_a_job() -> None:
     table = page.partition("| key of a job | content |")[2].partition("\n\n")[0]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     listed = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
-    [job] = parse_scontrol("JobId=12 JobState=COMPLETED ExitCode=0:0")
+    [job] = parse_scontrol("JobId=12 JobName=x UserId=t(1) JobState=COMPLETED ExitCode=0:0")
     assert listed == set(job.as_json())
 
 

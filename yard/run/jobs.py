@@ -58,7 +58,8 @@ def find_job(remote: Remote, job: str) -> Job:
         return read_job(remote, int(job))
     for found in scheduler_of(remote.stack.cluster.scheduler).recent(remote, _LAST_DAYS):
         if found.user == remote.stack.user and found.run_dir.startswith(f"{remote.stack.jobs_path}/"):
-            return found
+            # Only the description of a single job contains a confirmed owner.
+            return read_job(remote, found.id) if remote.stack.cluster.users else found
     raise JobError(f"no job was submitted in the last {_LAST_DAYS} days; `yard ps --all` lists the jobs")
 
 
@@ -68,7 +69,7 @@ def acting_for_owner(remote: Remote, job: Job, *, reads: bool) -> Remote:
     An admin acts as the job's owner. Other users can only read jobs that are readable for one of their groups.
     """
     stack = remote.stack
-    if not stack.login or job.user == stack.user:
+    if job.user == stack.user or not stack.cluster.users:
         return remote
     if stack.is_admin:
         return remote.acting_for(job.user)

@@ -5,6 +5,7 @@ The text format of both commands has not changed since Slurm 22.05, while each r
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,7 +56,8 @@ class Job:
 
 def parse_scontrol(text: str) -> list[Job]:
     """Parse the output of `scontrol -o show jobs`, which has one job per line."""
-    return [_from_scontrol(line) for line in text.splitlines() if line.startswith("JobId=")]
+    found = (_from_scontrol(line) for line in text.splitlines() if line.startswith("JobId="))
+    return [job for job in found if job is not None]
 
 
 def parse_sacct(text: str) -> list[Job]:
@@ -172,13 +174,22 @@ def _exit_code(text: str) -> int:
     return int(code) or (128 + int(signal) if signal.isdigit() and int(signal) else 0)
 
 
-def _from_scontrol(line: str) -> Job:
+def _from_scontrol(line: str) -> Job | None:
+    """Return the job in a line of scontrol's output, or None if a user's text in it looks like the job's owner.
+
+    Slurm prints the job's name unchanged, before the owner and the state (src/scontrol/info_job.c of Slurm 24.11.5,
+    read 2026-11-26), so a user could otherwise choose a name that makes the job appear to be another user's.
+    """
+    start, _, owned = line.partition(" UserId=")
+    first, _, name = start.partition(" JobName=")
+    if not owned or " UserId=" in owned:
+        return None
     found: dict[str, str] = {}
-    for match in re.finditer(r"(?:^| )([A-Z][A-Za-z:/]*)=(\S*)", line):
+    for match in re.finditer(r"(?:^| )([A-Z][A-Za-z:/]*)=(\S*)", f"{first} UserId={owned}"):
         found.setdefault(match[1], match[2])
     return Job(
         id=int(found["JobId"]),
-        name=found.get("JobName", ""),
+        name=name,
         user=found.get("UserId", "").partition("(")[0],
         group=found.get("Partition", ""),
         state=found["JobState"],
@@ -218,5 +229,7 @@ def _from_sacct(row: list[str]) -> Job:
 
 def _run_folder(folder: str) -> str:
     """Return the run folder of a job that runs in `folder`. A user's Slurm script runs in the subfolder `code`."""
+    # Users choose their jobs' working directories, and `..` could lead into another user's folder.
+    folder = posixpath.normpath(folder) if folder else ""
     parent, _, name = folder.rpartition("/")
     return parent if name == "code" and RUN_DIR.search(parent) else folder

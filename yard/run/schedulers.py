@@ -215,7 +215,14 @@ class Slurm:
     def find(self, remote: Remote, job: int) -> Job | None:
         """Return a job, or None if neither slurmctld nor the accounting knows it."""
         command = f"scontrol -o show job {job} 2>/dev/null || sacct -X -n -P -j {job} -o {SACCT_FIELDS}"
-        return parse_one(remote.run(command))
+        found = parse_one(remote.run(command))
+        if found is None or not remote.stack.cluster.users:
+            return found
+        # A job's name can imitate the fields and lines in this output, so the owner is also listed without the name.
+        listed = f"squeue -h -t all -j {job} -o %u 2>/dev/null || sacct -X -n -P -j {job} -o user"
+        if {found.user} != set(remote.run(listed).split()):
+            raise JobError(f"the name of job {job} imitates Slurm's output, so yard does not act on this job")
+        return found
 
     def cancel(self, remote: Remote, jobs: Sequence[Job]) -> None:
         """Cancel jobs that have not ended."""

@@ -33,11 +33,17 @@ class Remote:
 
     def __init__(self, stack: Stack, owner: str = "") -> None:
         self.stack, self._refreshed = stack, False
-        self.prefix = f"sudo -n -H -u {owner} -- " if owner else ""
+        self.prefix = f"sudo -n -H -u {shlex.quote(owner)} -- " if owner else ""
         """The beginning of each command line of an admin who acts as the user `owner`."""
 
     def acting_for(self, owner: str) -> Remote:
-        """Return a connection whose commands an admin runs as `owner`, with sudo."""
+        """Return a connection whose commands an admin runs as `owner`, with sudo.
+
+        Raises RemoteError if `owner` is not a user of the cluster, because an admin must not act as root.
+        """
+        cluster = self.stack.cluster
+        if owner != cluster.head.user and owner not in cluster.users:
+            raise RemoteError(f"{owner!r} is not a user of this cluster, so yard does not act as this user")
         return Remote(self.stack, owner)
 
     def host(self, name: str | None, *, admin: bool = False) -> str:

@@ -18,7 +18,7 @@ _SSH = """[[ $1 != -G ]] || {{ cat "{root}/resolved"; exit; }}
 case "$*" in
   *-job-7*) exit "$(<"{root}/code")" ;;
   *ssh-keygen*) echo "{key}" ;;
-  *"show job"*) echo "JobId=7 JobName=train JobState=$(<"{root}/state") NodeList=yard-gpu-1 WorkDir=/shared/jobs/a" ;;
+  *"show job"*) echo "JobId=7 UserId=t(1) JobState=$(<"{root}/state") NodeList=yard-gpu-1 WorkDir=/shared/jobs/a" ;;
 esac"""
 
 

@@ -79,7 +79,7 @@ class Followed:
 
 @pytest.fixture
 def followed(tmp_path: Path, program: MakeProgram) -> Iterator[Followed]:
-    program("scontrol", f'echo "JobId=7 JobState=$(<"{tmp_path}/jobs/state") ExitCode=0:0"')
+    program("scontrol", f'echo "JobId=7 JobName=x UserId=t(1) JobState=$(<"{tmp_path}/jobs/state") ExitCode=0:0"')
     made = Followed(tmp_path / "jobs")
     yield made
     if made.process is not None:
@@ -100,7 +100,7 @@ def test_new_lines_and_the_final_state_are_printed(followed: Followed) -> None:
     followed.write("job.log", "shed")
     followed.state("COMPLETED")
     followed.write("events", "1 start 0\n2 end 0\n")
-    assert followed.rest() == "unfinished\n\x1eJobId=7 JobState=COMPLETED ExitCode=0:0\n"
+    assert followed.rest() == "unfinished\n\x1eJobId=7 JobName=x UserId=t(1) JobState=COMPLETED ExitCode=0:0\n"
 
 
 @pytest.mark.engine
@@ -117,13 +117,13 @@ def test_follow_continues_after_a_restart(followed: Followed) -> None:
     assert followed.line() == "second\n"
     followed.state("FAILED")
     followed.write("events", "4 end 1\n")
-    assert followed.rest() == "\x1eJobId=7 JobState=FAILED ExitCode=0:0\n"
+    assert followed.rest() == "\x1eJobId=7 JobName=x UserId=t(1) JobState=FAILED ExitCode=0:0\n"
 
 
 def test_follow_ends_for_a_job_that_never_started(followed: Followed) -> None:
     followed.state("CANCELLED")
     followed.start()
-    assert followed.rest() == "\x1eJobId=7 JobState=CANCELLED ExitCode=0:0\n"
+    assert followed.rest() == "\x1eJobId=7 JobName=x UserId=t(1) JobState=CANCELLED ExitCode=0:0\n"
 
 
 @pytest.mark.parametrize(("rank", "skip", "line"), [(1, 0, "rank-1.log"), (5, 0, "rank-4.log"), (9, 1, "skipped")])
@@ -139,7 +139,7 @@ def test_log_of_a_rank_is_the_log_of_its_task(rank: int, skip: int, line: str, f
 def test_log_begins_with_the_commit(element: bool, followed: Followed, program: MakeProgram) -> None:
     followed.write("snapshot.json", '{"commit": "0123456789abcdef", "modified": true}\n')
     followed.write("slurm-7_1.out", "hello\n")
-    record = f"ArrayJobId=6 JobState=COMPLETED StdOut={followed.run}/slurm-7_1.out"
+    record = f"ArrayJobId=6 JobName=x UserId=t(1) JobState=COMPLETED StdOut={followed.run}/slurm-7_1.out"
     program("scontrol", f"echo 'JobId=7 {record if element else record.removeprefix('ArrayJobId=6 ')}'")
     if element:
         (followed.jobs / ".ids" / "7").rename(followed.jobs / ".ids" / "6")
@@ -206,7 +206,9 @@ def head(local: Cluster, tmp_path: Path) -> Any:
 
 def job(head: Any, state: str = "FAILED") -> Job:
     folder = f"{head.stack.cluster.shared_path}/jobs/a"
-    [found] = parse_scontrol(f"JobId=3 JobState={state} ExitCode=141:0 NodeList=yard-gpu-[0-1] WorkDir={folder}")
+    [found] = parse_scontrol(
+        f"JobId=3 JobName=x UserId=t(1) JobState={state} ExitCode=141:0 NodeList=yard-gpu-[0-1] WorkDir={folder}"
+    )
     return found
 
 
@@ -472,7 +474,7 @@ def test_list_shows_goodput_and_lost_time(
     run.mkdir(parents=True)
     (run / "events").write_text(f"1000 saves {run}\n1000 start 0 a\n1040 end 0\n")
     (run / "metrics.jsonl").write_text(step(1, 1005, step_ms=30_000) + "\n")
-    record = "JobId={} JobState=COMPLETED WorkDir={}\n"
+    record = "JobId={} JobName=x UserId=t(1) JobState=COMPLETED WorkDir={}\n"
     found = parse_scontrol(record.format(5, run) + record.format(6, "/home/x"))
     monkeypatch.setattr(jobs, "scheduler_of", lambda _: SimpleNamespace(recent=lambda *_: found))
     remote: Any = LocalHead(replace(local, shared_path=str(tmp_path), scheduler="none"))

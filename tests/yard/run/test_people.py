@@ -18,6 +18,7 @@ from trainyard.outputs import Cluster, dumped, read_outputs
 from yard.environments import build
 from yard.environments.definition import included
 from yard.run import environments
+from yard.run.queue import parse_scontrol
 from yard.run.submit import prepare
 from yard.stack.load import USER_VARIABLE, Stack, load_stack, save_for_jobs
 from yard.stack.remote import Remote
@@ -59,6 +60,9 @@ def ssh(stack: FakeStack) -> Any:
     return stack.program(
         "ssh",
         f"""case "${{!#}}" in
+  *"squeue -h -t all -j 10 "*) echo ann ;;
+  *"squeue -h -t all -j "*)
+    n=${{!#}}; n=${{n#*-j }}; sed -n "s/^JobId=${{n%% *}} .* UserId=\\([a-z0-9]*\\).*/\\1/p" {stack.root}/jobs.txt ;;
   *"scontrol -o show job "[0-9]*) n=${{!#}}; n=${{n#*show job }}; grep "JobId=${{n%% *}} " {stack.root}/jobs.txt ;;
   *"scontrol -o show jobs"*) cat {stack.root}/jobs.txt ;;
   *"test -r "*) [[ ! -e {readable} ]] || echo yes ;;
@@ -167,7 +171,7 @@ def test_a_job_that_is_readable_for_a_group_is_read(as_person: As, ssh: Any, sta
     as_person("ann")
     (stack.root / "readable").touch()
     assert printed("logs", "8") == "done\n"
-    assert " follow /shared/people/bob/jobs 8 0 0" in ssh.calls[-2]
+    assert [call for call in ssh.calls if " follow /shared/people/bob/jobs 8 0 0" in call]
     assert "belongs to bob" in refused("cancel", "8")
 
 
@@ -178,6 +182,42 @@ def test_an_admin_acts_as_the_owner(as_person: As, ssh: Any) -> None:
     assert "cd / && exec sudo -n -H -u bob -- bash -c " in read
     assert yard("cancel", "7", "8")[0] == 0
     assert ssh.calls[-1].endswith("scancel 7 8")
+
+
+_OWN = "GroupId=people(2001) JobState=FAILED WorkDir=/shared/people/ann/jobs/x"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x UserId=bob",
+        "x UserId=root JobState=FAILED WorkDir=/shared/people/ann/evil",
+        "x UserId=root(0) GroupId=root(0) JobState=FAILED",
+        "x\nJobId=10 JobName=y UserId=bob(28650) JobState=FAILED WorkDir=/shared/people/bob/jobs/x",
+        "x UserId=ann`sudo${IFS}/shared/people/ann/evil`",
+    ],
+)
+@pytest.mark.parametrize("person", ["root1", "bob"])
+def test_a_job_name_does_not_change_the_owner(
+    name: str, person: str, as_person: As, ssh: Any, stack: FakeStack
+) -> None:
+    (stack.root / "jobs.txt").write_text(f"JobId=10 JobName={name} UserId=ann(23870) {_OWN}\n")
+    as_person(person)
+    refused("resume", "10")
+    assert not [call for call in ssh.calls if "sudo" in call or "submit.sh" in call]
+    assert yard("ps")[0] == 0
+
+
+def test_an_admin_acts_only_as_users_of_the_cluster(as_person: As) -> None:
+    remote = Remote(as_person("root1"))
+    for name in ("root", "ann;id", ""):
+        with pytest.raises(RemoteError, match="not a user of this cluster"):
+            remote.acting_for(name)
+
+
+def test_a_working_directory_does_not_lead_into_another_folder() -> None:
+    record = "JobId=7 JobName=x UserId=ann(1) JobState=FAILED WorkDir=/shared/people/ann/jobs/../../bob/evil"
+    assert parse_scontrol(record)[0].run_dir == "/shared/people/bob/evil"
 
 
 def test_files_of_a_job_are_copied_by_its_owner_or_an_admin(as_person: As, ssh: Any, stack: FakeStack) -> None:

@@ -31,9 +31,9 @@ from yard.stack.workspace import stack_names
 
 SSH = """
 case "$*" in
-  *'show job 12 '*) echo 'JobId=12 JobState=RUNNING' ;;
-  *'show job 13 '*) echo 'JobId=13 JobState=COMPLETED' ;;
-  *'show job 14 '*) echo 'JobId=14 JobState=FAILED' ;;
+  *'show job 12 '*) echo 'JobId=12 JobName=x UserId=t(1) JobState=RUNNING' ;;
+  *'show job 13 '*) echo 'JobId=13 JobName=x UserId=t(1) JobState=COMPLETED' ;;
+  *'show job 14 '*) echo 'JobId=14 JobName=x UserId=t(1) JobState=FAILED' ;;
   *'show job'*) ;;
   *) cat >/dev/null; echo x >>"@/count"; wc -l <"@/count" ;;
 esac
@@ -236,7 +236,7 @@ def test_run_folders_have_a_secret_random_id(tmp_path: Path, program: MakeProgra
 TEXT = "#!/bin/bash\n#SBATCH --job-name=My_Model\n#SBATCH --output=out-%j.txt\nsrun hostname\n"
 
 SBATCH = 'pwd >>"@/sbatch.calls"; echo "A=$A" >>"@/sbatch.calls"; touch out-7.txt; echo 7'
-SCONTROL = 'echo "JobId=7 JobName=a JobState=COMPLETED ExitCode=0:0 StdOut=$(find @/jobs -name out-7.txt)"'
+SCONTROL = 'echo "JobId=7 JobName=a UserId=t(1) JobState=COMPLETED ExitCode=0:0 StdOut=$(find @/jobs -name out-7.txt)"'
 
 
 @pytest.fixture
@@ -332,7 +332,7 @@ def test_name_comes_from_the_script(script: Request, local: Cluster) -> None:
 
 
 def test_run_folder_of_a_script_is_the_parent() -> None:
-    record = "JobId=7 JobState=RUNNING WorkDir=/shared/jobs/a-20260102-030405-ab12/code"
+    record = "JobId=7 JobName=x UserId=t(1) JobState=RUNNING WorkDir=/shared/jobs/a-20260102-030405-ab12/code"
     assert parse_scontrol(record)[0].run_dir == "/shared/jobs/a-20260102-030405-ab12"
     assert parse_scontrol(record.replace("-ab12", ""))[0].run_dir.endswith("/code")
 
@@ -340,11 +340,11 @@ def test_run_folder_of_a_script_is_the_parent() -> None:
 def test_resume_runs_the_submission_again(script: Request, local: Cluster, head: Path, tmp_path: Path) -> None:
     submit(head, script, local)
     remote: Any = LocalHead(replace(local, shared_path=str(tmp_path)))
-    job = parse_scontrol(f"JobId=7 JobState=FAILED WorkDir={tmp_path}")[0]
+    job = parse_scontrol(f"JobId=7 JobName=x UserId=t(1) JobState=FAILED WorkDir={tmp_path}")[0]
     assert Slurm().resume(remote, job) == 7
     calls = (head.parent / "programs" / "sbatch.calls").read_text().splitlines()
     assert calls[:3] == calls[3:]
-    other = parse_scontrol(f"JobId=9 JobState=FAILED WorkDir={tmp_path}")[0]
+    other = parse_scontrol(f"JobId=9 JobName=x UserId=t(1) JobState=FAILED WorkDir={tmp_path}")[0]
     with pytest.raises(RemoteError, match="job 9 was not submitted with `yard submit`"):
         Slurm().resume(remote, other)
     assert not (tmp_path / "events").exists()
