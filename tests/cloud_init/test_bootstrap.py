@@ -216,7 +216,7 @@ def report(tmp_path: Path, keys: dict[str, list[str]]) -> str | None:
     folder = "sys/class/infiniband/{}/ports/1/pkeys/{}"
     entries = [(card, index, entry) for card in keys for index, entry in enumerate(keys[card])]
     node.write({folder.format(card, index): f"{entry}\n" for card, index, entry in entries})
-    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/jobs").mkdir(parents=True)
     node.run("90-health", ROLE="head", SCHEDULER="none", NODE="a-0", SHARED_SOURCE="", GPUS="0").passed()
     return node.read("run/trainyard/partition")
 

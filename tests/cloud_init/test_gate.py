@@ -229,6 +229,16 @@ def test_gate_ends_while_a_node_waits_for_its_jobs(
     assert f"a-0: waiting 44-containers: {REASON}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "7", '"x"', "{}", '{"state": 7}', '{"state": "failed"}', '{"state": "failed", "log_tail": 7}']
+)
+def test_invalid_status_of_a_worker_fails_only_this_worker(state: Path, text: str) -> None:
+    (state / "nodes" / "a-0.json").write_text(text)
+    status = gate.program.read_status(state / "nodes" / "a-0.json")
+    assert gate.program.failure_message("a-0", status).startswith("a-0: ")
+    assert gate.program.describe_state(status).strip() in {"unreached", "failed"}
+
+
 def test_gate_prints_why_a_node_rejected_the_hand_over(state: Path) -> None:
     (state / "nodes" / "a-0.error").write_text("trainyard-receive: the bundle is damaged\n")
     failed = {"state": "failed", "stage": "hand-over", "command": "trainyard-receive", "exit_code": 2}

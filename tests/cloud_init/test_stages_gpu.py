@@ -251,8 +251,8 @@ def test_node_is_not_ready_if_jobs_cannot_open_uvm(tmp_path: Path, exists: bool,
     """The second case ends at the next check. No machine has its devices, also not one with real GPUs."""
     node = Sandbox(tmp_path)
     node.write({"dev/nvidia-uvm": ""} if exists else {})
-    for folder in ("dev", "home", "shared"):
-        (tmp_path / folder).mkdir(exist_ok=True)
+    for folder in ("dev", "home", "shared/jobs"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     env = {"SHARED_SOURCE": "10.0.0.9:/shared", "GPUS": "1", "GPU_DEVICE": "/dev/nvidia-none", "GPU_TYPE": "a100"}
     assert words in node.run("90-health", ROLE="worker", NODE="n", **env).failure()
 

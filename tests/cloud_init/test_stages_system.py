@@ -224,7 +224,7 @@ def test_etc_hosts_is_written_after_cloud_init(tmp_path: Path, managed: str, fin
 def test_cloud_init_errors_are_ignored_on_existing_hosts(tmp_path: Path, existing: str, code: int) -> None:
     node, errors = Sandbox(tmp_path), '{"v1": {"errors": ["of the owner"]}}'
     node.write({"run/cloud-init/.instance-id": "", "run/cloud-init/result.json": errors})
-    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/jobs").mkdir(parents=True)
     env = {"ROLE": "head", "SCHEDULER": "none", "NODE": "a", "TEST_LEDGER": existing}
     assert node.run("90-health", **env).code == code
 

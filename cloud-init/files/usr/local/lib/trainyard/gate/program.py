@@ -84,12 +84,18 @@ class Progress:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """Return the status in this file, or the state "unreached" if the file is missing or invalid."""
+    """Return the status in this file, or the state "unreached" if the file is missing or invalid.
+
+    Root on a worker can send any text as the worker's status.
+    """
     try:
-        status: dict[str, Any] = json.loads(path.read_text())
+        status = json.loads(path.read_text())
     except (OSError, ValueError):
+        status = None
+    if not isinstance(status, dict) or not isinstance(status.get("state"), str):
         return {"state": "unreached", "stage": ""}
-    return status
+    tail = status.get("log_tail")
+    return {"stage": "", **status, "log_tail": tail if isinstance(tail, list) else []}
 
 
 def head_status() -> dict[str, Any]:

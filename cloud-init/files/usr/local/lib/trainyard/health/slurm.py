@@ -11,7 +11,7 @@ from trainyard.faults import BANDWIDTH, GONE, POWER, ROLL, SLURMD, cause_of, fau
 
 _STATE = re.compile(r" State=(\S+)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\[\]@]+@[^\[\]]*\]| [A-Z]\w+=|\s*$)", re.MULTILINE)
-_OWN_SCRIPT = re.compile(r"/shared/jobs/[^/]+/job\.sbatch")
+_OWN_SCRIPT = re.compile(r"/shared/(?:people/[^/]+/)?jobs/[^/]+/job\.sbatch")
 """The script that `yard submit` writes. A user's own Slurm script is in the subfolder `code` of the same folder."""
 _STARTED = re.compile(r" SlurmdStartTime=(\S+)")
 _SECONDS = 20
