@@ -42,6 +42,8 @@ class Cloud:
             return (200, text) if is_allowed else (403, "")
         if headers.get("Authorization") != "Bearer secret":
             return 401, ""
+        if method == "POST" and headers.get("Content-Type") != "application/json":
+            return 415, ""
         if bare.endswith("/stop") and query != "discardLocalSsd=true":
             return 400, json.dumps({"error": {"code": 400, "message": "local disks"}})
         if bare.startswith("/subscriptions/") and "api-version=" not in query:
@@ -61,7 +63,8 @@ def cloud() -> Iterator[Cloud]:
             self.send_response(code)
             if code == 302:
                 self.send_header("Location", body.strip('"'))
-            self.send_header("Content-Length", str(len(body)))
+            # The status 206 stands for an answer that is cut off.
+            self.send_header("Content-Length", str(len(body) + (5 if code == 206 else 0)))
             self.end_headers()
             self.wfile.write(body.encode())
 
@@ -188,6 +191,17 @@ def test_a_redirect_receives_no_token(cloud: Cloud, connect: Connect, platform: 
     with pytest.raises(PowerError):
         connect(platform).states(["a"])
     assert cloud.requests == [f"GET {path}"]
+
+
+@pytest.mark.parametrize("body", [(200, []), (200, "a proxy's page"), (206, {"status": "RUNNING"})])
+@pytest.mark.parametrize("platform", ["azure", "gcp"])
+def test_a_malformed_answer_is_a_temporary_error(
+    cloud: Cloud, connect: Connect, platform: str, body: tuple[int, Any]
+) -> None:
+    path = f"{AZURE}/a/instanceView" if platform == "azure" else f"{GCP}/instances/a"
+    cloud.answers[f"GET {path}"] = body
+    with pytest.raises(PowerError):
+        connect(platform).states(["a"])
 
 
 def test_an_unreachable_service_is_a_temporary_error() -> None:

@@ -6,6 +6,7 @@ The clouds give the head a token that permits only to read, start and stop the c
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import urllib.error
@@ -56,6 +57,8 @@ class Local:
                     answer: dict[str, object] = json.loads(stream.readline())
         except (OSError, ValueError) as error:
             raise PowerError(f"{self._address[0]}: {error}") from error
+        if not isinstance(answer, dict):
+            raise PowerError(f"{self._address[0]}: the answer is not an object")
         if "error" in answer:
             raise RefusedError(str(answer["error"]))
         return answer
@@ -75,7 +78,7 @@ class Gcp:
         # The states of an instance: Google, "Instance lifecycle" (read 2026-11-26).
         known = {"RUNNING": ON, "TERMINATED": OFF, "SUSPENDED": OFF}
         found = _read_each(names, lambda name: self._call("GET", f"instances/{name}"))
-        return {name: known.get(row["status"], CHANGING) for name, row in found.items() if row}
+        return {name: known.get(str(row.get("status")), CHANGING) for name, row in found.items() if row}
 
     def start(self, name: str) -> None:
         self._starting[name] = str(self._call("POST", f"instances/{name}/start").get("name", ""))
@@ -107,8 +110,8 @@ class Gcp:
             # projects/NUMBER/zones/NAME
             zone = _request("GET", f"{self._metadata}instance/zone", headers).decode().rpartition("/")[2]
             self._zone = f"projects/{project}/zones/{zone}"
-        token = json.loads(_request("GET", f"{self._metadata}instance/service-accounts/default/token", headers))
-        return _json(method, f"{self._api}{self._zone}/{path}", str(token["access_token"]))
+        token = _object(_request("GET", f"{self._metadata}instance/service-accounts/default/token", headers))
+        return _json(method, f"{self._api}{self._zone}/{path}", str(token.get("access_token")))
 
 
 class Azure:
@@ -157,12 +160,14 @@ class Azure:
     def _call(self, method: str, name: str, action: str) -> dict[str, Any]:
         headers = {"Metadata": "true"}
         if not self._group:
-            place = json.loads(_request("GET", f"{self._metadata}instance/compute?api-version=2021-02-01", headers))
+            place = _object(_request("GET", f"{self._metadata}instance/compute?api-version=2021-02-01", headers))
+            if not {"subscriptionId", "resourceGroupName"} <= place.keys():
+                raise PowerError("the metadata service did not name the machine's resource group")
             self._group = f"/subscriptions/{place['subscriptionId']}/resourceGroups/{place['resourceGroupName']}"
         query = "api-version=2018-02-01&resource=https%3A%2F%2Fmanagement.azure.com%2F"
-        token = json.loads(_request("GET", f"{self._metadata}identity/oauth2/token?{query}", headers))
+        token = _object(_request("GET", f"{self._metadata}identity/oauth2/token?{query}", headers))
         path = f"{self._group}/providers/Microsoft.Compute/virtualMachines/{name}/{action}?api-version=2024-07-01"
-        return _json(method, f"{self._api}{path}", str(token["access_token"]))
+        return _json(method, f"{self._api}{path}", str(token.get("access_token")))
 
 
 def _read_each(names: Collection[str], read: Callable[[str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -184,8 +189,17 @@ def _read_each(names: Collection[str], read: Callable[[str], dict[str, Any]]) ->
 
 def _json(method: str, url: str, token: str) -> dict[str, Any]:
     """Return the answer to a request, or an empty one if the resource does not exist."""
-    text = _request(method, url, {"Authorization": f"Bearer {token}"}, missing=b"{}")
-    found: dict[str, Any] = json.loads(text or b"{}")
+    return _object(_request(method, url, {"Authorization": f"Bearer {token}"}, missing=b"{}") or b"{}")
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Return the JSON object in an answer. Raises PowerError if the answer is malformed, for example a proxy's page."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise PowerError(f"the answer is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise PowerError("the answer is not a JSON object")
     return found
 
 
@@ -194,7 +208,9 @@ def _request(method: str, url: str, headers: Mapping[str, str], missing: bytes |
     # The services' redirects would send the token to another server. No proxy is used, because tokens are secret.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     data = b"" if method == "POST" else None
-    request = urllib.request.Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310  (own URLs)
+    # Otherwise, urllib would declare the empty body as a form.
+    types = {"Content-Type": "application/json"} if data is not None else {}
+    request = urllib.request.Request(url, data=data, headers={**headers, **types}, method=method)  # noqa: S310  (own URLs)
     try:
         with opener.open(request, timeout=_SECONDS) as answer:
             body: bytes = answer.read()
@@ -203,17 +219,17 @@ def _request(method: str, url: str, headers: Mapping[str, str], missing: bytes |
         if error.code == _MISSING and missing is not None:
             return missing
         kind = PowerError if error.code in _TEMPORARY or error.code >= _SERVER_ERROR else RefusedError
-        raise kind(f"{error.code} {_error_code(error.read())}".strip()) from error
-    except (OSError, ValueError) as error:
+        raise kind(f"{error.code} {_error_code(error)}".strip()) from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise PowerError(f"{method} {url.partition('?')[0]}: {error}") from error
 
 
-def _error_code(body: bytes) -> str:
-    """Return the error's code and message in an answer of Azure or Google Cloud."""
+def _error_code(answer: urllib.error.HTTPError) -> str:
+    """Return the error's code and message in an answer of Azure or Google Cloud, or an empty string."""
     try:
-        error = json.loads(body)["error"]
+        error = json.loads(answer.read())["error"]
         return f"{error.get('code', '')}: {error.get('message', '')}"[:300]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, http.client.HTTPException):
         return ""
 
 
