@@ -402,6 +402,78 @@ def test_without_capacity_the_job_waits_and_the_reason_is_shown(asleep: Cluster,
     assert job.executions == 1
 
 
+def test_partial_capacity_does_not_keep_the_other_machines_on(asleep: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, start = Job(3, 30), asleep.machines.start
+
+    def without_capacity(name: str) -> None:
+        if name == "a-2":
+            raise RefusedError("no capacity")
+        start(name)
+
+    reconciler = asleep.service.reconciler
+    assert reconciler is not None
+    monkeypatch.setattr(reconciler.power, "start", without_capacity)
+    asleep.jobs.append(job)
+    hours = 0.0
+    for _ in range(24 * 60):
+        asleep.run(60)
+        hours += sum(state != OFF for state in asleep.machines.states.values()) / 60
+    assert job.state == "PENDING"
+    # Two machines start for each of nine attempts: after 0, 10, 30, 70, 150 and 310 minutes, and then every four hours.
+    assert hours < 9 * 2 * (BOOT_SECONDS + IDLE_SECONDS + STOP_SECONDS + 60) / 3600
+
+
+def test_an_outage_of_the_api_does_not_mark_nodes_as_faulty(asleep: Cluster) -> None:
+    asleep.machines.broken = True
+    job = Job(1, 30)
+    asleep.jobs.append(job)
+    asleep.run(3 * START_SECONDS + 60)
+    asleep.machines.broken = False
+    asleep.run(BOOT_SECONDS + 120)
+    assert job.state == "DONE"
+    assert {node.reason for node in asleep.nodes.values() if node.base == "DOWN"} == set()
+
+
+@pytest.mark.parametrize("killed", [("a-1",), NAMES])
+@pytest.mark.parametrize("phase", range(0, 30, 3))
+def test_a_drain_survives_the_end_of_the_machine(cluster: Cluster, phase: int, killed: tuple[str, ...]) -> None:
+    cluster.jobs.append(Job(3, 5000))
+    cluster.run(90 + phase)
+    node = cluster.nodes["a-1"]
+    node.flags |= {"DRAIN"}
+    node.reason = "alice@pc: broken fan"
+    for name in killed:
+        cluster.machines.kill(name)
+    cluster.run(900)
+    assert node.reason == "alice@pc: broken fan"
+    assert node.base == "DOWN" or "DRAIN" in node.flags
+
+
+def test_a_drain_survives_a_start_without_capacity(asleep: Cluster) -> None:
+    asleep.machines.full = asleep.machines.is_slow_to_refuse = True
+    asleep.jobs.append(Job(1, 30))
+    asleep.run(3)
+    node = asleep.nodes["a-0"]
+    assert "POWERING_UP" in node.flags
+    node.flags |= {"DRAIN"}
+    node.reason = "alice@pc: broken fan"
+    asleep.run(30)
+    asleep.machines.full = False
+    asleep.run(3 * HOLD_SECONDS)
+    assert node.reason == "alice@pc: broken fan"
+    assert node.base == "DOWN" or "DRAIN" in node.flags
+
+
+def test_a_lost_node_does_not_count_towards_the_minimum(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, minimum=1)
+    cluster.run(600)
+    (on,) = [name for name, state in cluster.machines.states.items() if state == ON]
+    cluster.nodes[on].base, cluster.nodes[on].reason = "DOWN", "TY:gone: no answer for 15 s"
+    cluster.machines.booted[on] = 1e9
+    cluster.run(BOOT_SECONDS + 30)
+    assert [name for name, state in cluster.states().items() if state == "IDLE" and name != on]
+
+
 def test_a_machine_that_does_not_come_up_is_stopped_and_marked(asleep: Cluster) -> None:
     job = Job(3, 30)
     asleep.jobs.append(job)

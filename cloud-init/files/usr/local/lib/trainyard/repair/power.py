@@ -30,7 +30,12 @@ from trainyard.faults import GONE, POWER, cause_of, fault, reason_for
 ON, OFF, CHANGING = "on", "off", "changing"
 """States of a machine. A machine that is starting or stopping is CHANGING."""
 HOLD_SECONDS = 600.0
-"""How long a node is not used after its machine could not be started."""
+"""How long a node is not used after its machine could not be started for the first time. The time doubles with each
+further attempt."""
+_IDLE_MARGIN_SECONDS = 300.0
+"""How much longer than `idle_seconds` a node is not used. Meanwhile, the machines that did start for the same job
+become idle and stop, instead of running until the missing machine has capacity."""
+_MAX_HOLD_SECONDS = 4 * 3600.0
 _OFF = frozenset({"POWERING_DOWN", "POWERED_DOWN"})
 _REQUESTED = frozenset({"POWER_DOWN", "POWER_UP", "POWER_DRAIN", "REBOOT_REQUESTED", "REBOOT_ISSUED"})
 """slurmctld replaces these flags within seconds or when a job ends."""
@@ -129,6 +134,10 @@ class Reconciler:
     """Mapping from node name to the time since which its machine has not had the state that Slurm needs."""
     held: dict[str, float] = field(default_factory=dict)
     """Mapping from node name to the time until which the node is not used."""
+    refusals: dict[str, int] = field(default_factory=dict)
+    """Mapping from node name to the number of starts that failed since the node was last usable."""
+    booted: set[str] = field(default_factory=set)
+    """Nodes that slurmctld is powering up and whose machines are on."""
     stale: set[str] = field(default_factory=set)
     """Nodes whose machines were on when Slurm had powered them down. slurmctld does not ping a node that is starting,
     so a machine that was never off would not register, and must be stopped first."""
@@ -150,6 +159,10 @@ class Reconciler:
         `gated` is set, `pulumi up` tests the nodes, so none is powered down.
         """
         nodes = {name: node for name, node in nodes.items() if name in self.names}
+        for name, node in nodes.items():
+            if _is_running(node):
+                self.refusals.pop(name, None)
+                self.booted.discard(name)
         if not gated:
             self._power_down_idle(nodes, busy_since)
             self._keep_minimum(nodes)
@@ -230,6 +243,7 @@ class Reconciler:
         is_on = {name for name, node in nodes.items() if self.known.get(name) == ON}
         self.stale |= {name for name in is_on if nodes[name].flags & _OFF}
         self.stale &= {name for name in is_on if nodes[name].flags & (_OFF | {"POWERING_UP"})}
+        self.booted |= {name for name in is_on - self.stale if "POWERING_UP" in nodes[name].flags}
 
     def _is_unsettled(self, name: str, node: SlurmNode) -> bool:
         agrees = wish(node) in {None, self.known.get(name)} and self.known.get(name) != CHANGING
@@ -242,17 +256,17 @@ class Reconciler:
             # The second of the two commands failed, for example because slurmctld was restarted.
             self.control("update", f"nodename={name}", "state=power_down")
         elif refusal is not None and want == ON and state != ON:
-            self._hold(name, refusal, now)
+            self._hold(name, node, refusal, now)
         elif want == OFF and state == OFF:
             self._settle(name, node, now)
         elif state == ON and self._must_stop(name, node, now, gated):
-            self._order(name, OFF, now)
+            self._order(name, OFF, now, node)
         elif want == ON and state == OFF and "POWERING_UP" in node.flags:
-            self._order(name, ON, now)
+            self._order(name, ON, now, node)
         elif want == ON and state == OFF and not gated and now - self.differs.get(name, now) >= _CONFIRM_SECONDS:
             # The machine was stopped by the cloud or a person. Slurm requeues the node's jobs, and starts the machine
             # again for the next job that needs it.
-            self._power_down(name, MACHINE_OFF)
+            self._give_up(name, node, MACHINE_OFF)
 
     def _must_stop(self, name: str, node: SlurmNode, now: float, gated: bool) -> bool:
         """Return whether a machine that is on must be stopped now.
@@ -275,8 +289,12 @@ class Reconciler:
                 return
             del self.held[name]
             self.control("update", f"nodename={name}", "state=resume")
-        elif node.reason == _LATE:
+        elif node.reason == _LATE and name in self.booted:
+            self.booted.discard(name)
             self.control("update", f"nodename={name}", "state=down", f"reason={self._late}")
+        elif node.reason == _LATE:
+            # The machine was never on, for example because the cloud's API did not answer, so it is not faulty.
+            self.control("update", f"nodename={name}", "state=resume")
         elif fault(node.reason) == GONE and node.reason != self._late:
             self.control("update", f"nodename={name}", "state=resume")
 
@@ -285,7 +303,7 @@ class Reconciler:
         """The reason of a node that needs a person or `yard heal`."""
         return reason_for(GONE, f"no answer within {self.start_seconds / 60:.0f} min of the machine's start")
 
-    def _order(self, name: str, state: str, now: float) -> None:
+    def _order(self, name: str, state: str, now: float, node: SlurmNode) -> None:
         last, when = self.ordered.get(name, ("", 0.0))
         if last == state and now - when < _REPEAT_SECONDS:
             return
@@ -296,23 +314,35 @@ class Reconciler:
         try:
             self.power.start(name)
         except RefusedError as error:
-            self._hold(name, str(error), now)
+            self._hold(name, node, str(error), now)
 
-    def _hold(self, name: str, why: str, now: float) -> None:
+    def _hold(self, name: str, node: SlurmNode, why: str, now: float) -> None:
         """Requeue the job that waits for a machine that cannot start, and do not use the node for some time."""
         self.ordered.pop(name, None)
-        self.held[name] = now + HOLD_SECONDS
-        until = time.strftime("%H:%M UTC", time.gmtime(time.time() + HOLD_SECONDS))
-        self._power_down(name, reason_for(POWER, f"the machine cannot start: {why}; next attempt after {until}"))
+        idle = next(group.idle_seconds for group in self.groups if name in group.nodes)
+        first = max(HOLD_SECONDS, idle + _IDLE_MARGIN_SECONDS)
+        seconds = min(first * 2 ** self.refusals.get(name, 0), max(first, _MAX_HOLD_SECONDS))
+        self.refusals[name] = self.refusals.get(name, 0) + 1
+        self.held[name] = now + seconds
+        until = time.strftime("%H:%M UTC", time.gmtime(time.time() + seconds))
+        self._give_up(name, node, reason_for(POWER, f"the machine cannot start: {why}; next attempt after {until}"))
 
-    def _power_down(self, name: str, reason: str) -> None:
-        self.control("update", f"nodename={name}", "state=down", f"reason={reason}")
-        self.control("update", f"nodename={name}", "state=power_down")
+    def _give_up(self, name: str, node: SlurmNode, reason: str) -> None:
+        """Set a node down whose machine is off. A drained node keeps its reason, so it stays out of service.
+
+        `state=power_down` clears DRAIN. A drained node is therefore powered down only while it is powering up, and is
+        then kept out of service by its state DOWN, because _settle returns only nodes with the service's own reasons.
+        """
+        is_drained = "DRAIN" in node.flags and not is_given_up(node)
+        self.control("update", f"nodename={name}", "state=down", f"reason={node.reason if is_drained else reason}")
+        if not is_drained or "POWERING_UP" in node.flags:
+            self.control("update", f"nodename={name}", "state=power_down")
 
 
 def _is_running(node: SlurmNode) -> bool:
     """Return whether jobs can use the node without waiting for its machine."""
-    return wish(node) == ON and not _is_starting(node)
+    is_usable = node.flags.isdisjoint({"DOWN", "NOT_RESPONDING"})
+    return wish(node) == ON and is_usable and not _is_starting(node)
 
 
 def _is_starting(node: SlurmNode) -> bool:
