@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from components.node.user_data import JOB_USER
+from components.node.user_data import ADMIN_USER, JOB_USER
 from components.plan.plan import ClusterPlan
 from components.spec.people import PEOPLE, FairUseSpec, accounts_of, gid_of
 
@@ -31,9 +31,12 @@ def render_keys(plan: ClusterPlan, accounts: Mapping[str, Sequence[str]]) -> dic
     """Return a mapping from file in the hand-over to the lines of an account's authorized_keys.
 
     `accounts` contains the lines of the accounts that are not people's. The people can also log in with a certificate
-    of `ssh.ca` that has their name as principal.
+    of `ssh.ca` that has their name as principal. The keys of admins also permit logins as ADMIN_USER, because people's
+    own accounts have no sudo rights: root on a worker can change the files in their homes.
     """
-    keys = {**accounts, **{user.name: [*user.ssh_keys, *_authority(plan, user.name)] for user in plan.users}}
+    people = {user.name: [*user.ssh_keys, *_authority(plan, user.name)] for user in plan.users}
+    admins = [line for user in plan.users if user.admin for line in people[user.name]]
+    keys = {**people, **accounts, ADMIN_USER: [*accounts[ADMIN_USER], *admins]}
     return {f"keys/{name}": "".join(f"{key}\n" for key in lines) for name, lines in keys.items()}
 
 

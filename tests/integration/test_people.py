@@ -194,10 +194,12 @@ def test_people_log_in_to_a_worker_only_where_their_job_runs(
     # The job and its sessions have their own temporary folders, in which other people cannot prepare files.
     assert "torchinductor_bob" in team.ann.on(node, "ls /tmp")
     assert "torchinductor_bob" not in cluster.on(node, "ls /tmp")
-    # Slurm's own daemon is not needed for the logins of admins and of the job user.
+    # Slurm's own daemon is not needed for the logins as ops and as the job user.
     cluster.on(other, "sudo systemctl stop slurmd")
     try:
-        assert "/job_" not in team.boss.on(other, "cat /proc/self/cgroup")
+        said = team.boss.yard("ssh", other, "--admin", "--", "id -un; cat /proc/self/cgroup").out
+        assert "ops" in said.split()
+        assert "/job_" not in said
         assert cluster.yard("ssh", other, "--", "id -un").out.split()[-1] == "trainer"
         assert "inside" not in team.ann.on(other, "echo inside", check=False)
     finally:
@@ -300,7 +302,20 @@ def test_an_admin_reads_and_cancels_jobs_of_others(team: Team, cluster: Project)
     wait_until("the end of the job", 120, lambda: "CANCELLED" in team.bob.yard("logs", "--json", "last").out)
     # The login was part of the job.
     wait_until("the end of the login", 60, lambda: not cluster.on(node, "pgrep -u bob || true").strip())
-    assert "uid=0(root)" in team.boss.on(HEAD, "sudo -n id")
+    assert "uid=0(root)" in team.boss.yard("ssh", "--admin", "--", "sudo -n id").out
+    assert "Permission denied" in team.bob.on(HEAD, "ssh -o BatchMode=yes ops@localhost true 2>&1", check=False)
+
+
+def test_root_on_a_worker_does_not_become_root_on_the_head_through_an_admins_home(team: Team, cluster: Project) -> None:
+    # Root on a worker can act as every person, so it can also change the files in an admin's home.
+    home = "/shared/people/boss/home"
+    cluster.on(FIRST, as_person("boss", f"sed -i '1i sudo -n id >~/crossed 2>&1' {home}/.bashrc"))
+    team.boss.on(HEAD, "true")
+    assert "a password is required" in cluster.on(HEAD, f"sudo cat {home}/crossed")
+    key = f"-i {home}/.ssh/id_ed25519 -o BatchMode=yes -o StrictHostKeyChecking=accept-new"
+    for account in ("ops", "root"):
+        denied = cluster.on(FIRST, as_person("boss", f"ssh {key} {account}@{HEAD} id 2>&1"), check=False)
+        assert "Permission denied" in denied
 
 
 def test_a_person_is_added_while_jobs_run(team: Team, job: Mapping[str, Any], cluster: Project) -> None:

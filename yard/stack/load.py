@@ -119,13 +119,13 @@ def _proxy(head: Head, folder: str) -> Sequence[str]:
 def _logins(cluster: Cluster, folder: str, user: str, *, admin: bool) -> Logins:
     """Return the host name suffix and the configuration lines for each user.
 
-    A person's own keys are the files that ssh uses by default, and the keys in the SSH agent.
+    A person's own keys are the files that ssh uses by default, and the keys in the SSH agent. Without the admin's key,
+    a person who is an admin also logs in as the admin with them.
     """
     head = cluster.head
-    own = login_lines(user, f"{folder}/{USER_KEY}" if user == head.user else None)
-    if admin or user not in cluster.users:
-        return [("", own), (ADMIN_SUFFIX, login_lines(head.admin_user, f"{folder}/{ADMIN_KEY}"))]
-    return [("", own), (ADMIN_SUFFIX, own)]
+    own = f"{folder}/{USER_KEY}" if user == head.user else None
+    key = f"{folder}/{ADMIN_KEY}" if admin or user not in cluster.users else None
+    return [("", login_lines(user, own)), (ADMIN_SUFFIX, login_lines(head.admin_user, key))]
 
 
 def login_lines(user: str, key: str | None) -> Sequence[str]:

@@ -34,7 +34,8 @@ class Remote:
     def __init__(self, stack: Stack, owner: str = "") -> None:
         self.stack, self._refreshed = stack, False
         self.prefix = f"sudo -n -H -u {shlex.quote(owner)} -- " if owner else ""
-        """The beginning of each command line of an admin who acts as the user `owner`."""
+        """The beginning of each command line of an admin who acts as the user `owner`. Not empty only in connections
+        that log in as the user with sudo rights."""
 
     def acting_for(self, owner: str) -> Remote:
         """Return a connection whose commands an admin runs as `owner`, with sudo.
@@ -52,6 +53,7 @@ class Remote:
         Raises RemoteError if the host is unknown, if the outputs contain no key for an `admin` login, or if the
         certificate of this key has expired.
         """
+        admin = admin or bool(self.prefix)
         known = list(self.stack.cluster.addresses)
         chosen = name or known[0]
         if chosen not in known:
@@ -83,7 +85,7 @@ class Remote:
     def argv(self, command: str | None, host: str, *options: str) -> list[str]:
         """Return the command that runs ssh. `command` is a line for the remote shell."""
         if command is not None and self.prefix:
-            # The owner cannot enter the admin's home.
+            # The owner cannot enter the home of the user with sudo rights.
             command = f"cd / && exec {self.prefix}bash -c {shlex.quote(command)}"
         line = [] if command is None else [command]
         return ["ssh", "-F", str(self.stack.ssh_config), *options, host, *line]

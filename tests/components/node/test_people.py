@@ -39,12 +39,12 @@ def test_hand_over_contains_people_groups_and_keys() -> None:
         "keys/ann": f"{public_key('a')}\n",
         "keys/bob": f"{public_key('b')}\n",
     }
-    # Only the certificates of the current keys permit logins as the admin.
+    # Besides admins, only the certificates of the current keys permit logins as ops.
     assert admin == (
         "restrict ssh-ed25519 AAAAauthority\n"
         'cert-authority,principals="admin-ab0d9fc5ce19" ssh-ed25519 AAAAauthority\n'
         f'restrict,from="10.77.0.4",cert-authority,principals="{Login.HEAD.principal("x AAAAcluster")}" '
-        "ssh-ed25519 AAAAauthority\n"
+        f"ssh-ed25519 AAAAauthority\n{public_key('b')}\n"
     )
     without = handed_over(plan_of())
     assert (without["people"], set(keys_of(without))) == (b"", {"keys/trainer", "keys/ops"})
@@ -55,7 +55,9 @@ def test_a_certificate_permits_only_the_person_that_it_names() -> None:
     keys = keys_of(handed_over(plan_of(without_key, BOB, ssh={"ca": AUTHORITY})))
     assert keys["keys/ann"] == f'cert-authority,principals="ann" {AUTHORITY}\n'
     assert keys["keys/bob"] == f'{public_key("b")}\ncert-authority,principals="bob" {AUTHORITY}\n'
-    assert AUTHORITY not in keys["keys/ops"] + keys["keys/trainer"]
+    assert keys["keys/ops"].endswith(f'\n{public_key("b")}\ncert-authority,principals="bob" {AUTHORITY}\n')
+    assert AUTHORITY not in keys["keys/trainer"]
+    assert keys["keys/ops"].count(AUTHORITY) == 1
 
 
 def test_the_database_password_is_only_in_slurmdbd_conf() -> None:

@@ -132,10 +132,10 @@ def test_a_worker_can_explain_a_refused_login_to_a_person(as_person: As, monkeyp
     assert "LogLevel=INFO" not in json.loads(printed("ssh", "--json", "yard-gpu-0"))["argv"]
 
 
-def test_an_admin_has_sudo_with_the_own_login(as_person: As) -> None:
+def test_an_admin_logs_in_as_ops_with_the_own_keys(as_person: As) -> None:
     loaded = as_person("root1")
     assert Remote(loaded).host(None, admin=True) == "yard-head-admin"
-    assert options(loaded.ssh_config, "yard-head-admin")["user"] == ["root1"]
+    assert options(loaded.ssh_config, "yard-head-admin")["user"] == ["ops"]
 
 
 def test_ps_shows_who_submitted_a_job(as_person: As, ssh: Any) -> None:
