@@ -208,15 +208,16 @@ def render_plugstack_conf(plan: ClusterPlan) -> str:
 
 
 def separates_folders(plan: ClusterPlan) -> bool:
-    """Return whether each job has its own temporary folders: on clusters with people, if Slurm 23.11 or later can join
-    them after a login to the node (contribs/pam_slurm_adopt, join_container).
+    """Return whether each job has its own temporary folders: on clusters with people. Slurm 23.11 or later can join
+    them after a login to the node (contribs/pam_slurm_adopt, join_container). Only existing hosts have older versions,
+    and they have no people (components/stackfile/plan_checks.py, users_supported).
 
     Programs use predictable names in /tmp, for example torch.compile the name torchinductor_USER, and some do not check
     the owner (default_cache_dir in torch/_inductor/runtime/cache_dir_utils.py). Another person could create such a
     folder first, and a job would run that person's code. The first change of the users from none to some can disturb
     running jobs (job_container.conf(5)). All sources were read on 2026-11-26.
     """
-    return bool(plan.users) and confines(plan) and plan.image.slurm_version >= _REQUEUES_SINCE
+    return bool(plan.users)
 
 
 def render_job_container_conf(plan: ClusterPlan) -> str:
