@@ -41,7 +41,7 @@ class Slurm:
         if command[0] == "sinfo":
             states = command[command.index("-t") + 1] if "-t" in command else ""
             nodes = self.idle if states == "idle" else self.busy if states else self.idle | self.busy
-            output = "".join(f"{name}{'' if states else ' gpu'}\n" for name in sorted(nodes))
+            output = "".join(f"{name}{' gpu' if states == 'idle' else ''}\n" for name in sorted(nodes))
             output = self.drained if states == gate.program.OUT_OF_SERVICE else output
         elif command[0] == "squeue":
             output = self.pending
@@ -160,7 +160,8 @@ def test_status_text_of_a_worker_is_escaped(
     monkeypatch.setattr(
         gate.program, "Path", lambda path: node_env if path == "/etc/trainyard/node.env" else Path(path)
     )
-    monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 1, "", ""))
+    states = "failed\n\nactive\n"
+    monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 0, states, ""))
     monkeypatch.setattr(Progress, "watch", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["trainyard-gate"])
     assert gate.program.main() == 1
@@ -188,7 +189,9 @@ def test_nodes_that_were_removed_do_not_prevent_a_ready_cluster(monkeypatch: pyt
     }
 
 
-def test_gate_waits_until_the_spares_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_waits_until_the_spares_are_released(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+    (state / "handover").mkdir()
+    (state / "handover" / "repair.json").write_text(json.dumps({"groups": {"gpu": {"spares": 1}}}))
     shown = ["ReservationName=spares-gpu StartTime=x\n", "ReservationName=mine StartTime=x\n"]
     monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 0, shown.pop(0), ""))
     gate.program.wait_for_spares()

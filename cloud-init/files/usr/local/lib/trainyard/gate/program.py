@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -203,11 +203,24 @@ def nodes_in(states: str) -> set[str]:
     return set(run("sinfo", "-h", "-N", "-t", states, "-o", "%N").stdout.split())
 
 
+def idle_partitions() -> dict[str, list[str]]:
+    """Return a mapping from each idle node to its partitions."""
+    found: dict[str, list[str]] = {}
+    for line in run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N %R").stdout.splitlines():
+        name, partition = line.split()
+        found.setdefault(name, []).append(partition)
+    return found
+
+
+def _groups_have(key: str) -> bool:
+    """Return whether any node group has this key in repair.json, with a value that is not 0."""
+    site = STATE / "handover" / "repair.json"
+    return site.exists() and any(group.get(key) for group in json.loads(site.read_text())["groups"].values())
+
+
 def powered_down() -> set[str]:
     """Return the nodes of elastic groups whose machines are off, stopping, or starting for a job."""
-    site = STATE / "handover" / "repair.json"
-    is_elastic = site.exists() and any("elastic" in group for group in json.loads(site.read_text())["groups"].values())
-    return nodes_in("powered_down,powering_down,powering_up") if is_elastic else set()
+    return nodes_in("powered_down,powering_down,powering_up") if _groups_have("elastic") else set()
 
 
 def reasons(states: str) -> dict[str, str]:
@@ -261,8 +274,9 @@ def check_slurm(workers: list[str], seconds: float, progress: Progress) -> str |
             if unavailable := describe_unavailable(rest):
                 return f"Slurm starts no task on these nodes:\n{unavailable}"
             return refused or "some nodes are not available in Slurm:\n" + run("sinfo", "-N", "-l").stdout
-        if rest <= nodes_in("idle"):
-            refused = start_tasks(rest)
+        idle = idle_partitions()
+        if rest <= idle.keys():
+            refused = start_tasks({name: idle[name] for name in rest})
             if refused is None:
                 return None
             # A user's job may have taken the nodes, or a pending job may reserve them. A node that was drained in the
@@ -275,6 +289,8 @@ def check_slurm(workers: list[str], seconds: float, progress: Progress) -> str |
 
 def wait_for_spares() -> None:
     """Wait until trainyard-repair has released the spares."""
+    if not _groups_have("spares"):
+        return
     deadline = time.monotonic() + 30
     while "ReservationName=spares-" in run("scontrol", "-o", "show", "reservation").stdout:
         if time.monotonic() > deadline:
@@ -282,12 +298,14 @@ def wait_for_spares() -> None:
         time.sleep(0.5)
 
 
-def start_tasks(nodes: set[str]) -> str | None:
-    """As the job user, start a task on each node in each of its partitions. Return an error message, if any."""
+def start_tasks(nodes: Mapping[str, list[str]]) -> str | None:
+    """As the job user, start a task on each node in each of its partitions. Return an error message, if any.
+
+    `nodes` is a mapping from node name to partitions.
+    """
     by_partition: dict[str, list[str]] = {}
-    for line in run("sinfo", "-h", "-N", "-o", "%N %R").stdout.splitlines():
-        name, partition = line.split()
-        if name in nodes:
+    for name, partitions in sorted(nodes.items()):
+        for partition in partitions:
             by_partition.setdefault(partition, []).append(name)
     for partition, names in by_partition.items():
         done = run(
@@ -319,11 +337,12 @@ def run_gate() -> int:
     head = parameters["TRAINYARD_NODE"]
     nodes = [line.split() for line in (STATE / "handover" / "nodes").read_text().splitlines() if line.strip()]
     workers = [node[0] for node in nodes]
-    if run("systemctl", "is-failed", "--quiet", BOOTSTRAP).returncode == 0:
+    bootstrap, handout = run("systemctl", "show", "-p", "ActiveState", "--value", BOOTSTRAP, HANDOUT).stdout.split()
+    if bootstrap == "failed":
         # If the bootstrap has failed, it must run again because its status is old.
         (STATE / "status.json").unlink(missing_ok=True)
         run("systemctl", "restart", "--no-block", BOOTSTRAP)
-    if run("systemctl", "is-active", "--quiet", HANDOUT).returncode:
+    if handout != "active":
         # Without this service, the workers' statuses may be old.
         run("systemctl", "restart", HANDOUT)
         time.sleep(1)
@@ -333,15 +352,17 @@ def run_gate() -> int:
     problems = problems or check_partitions(nodes)
     idle = [name for name in workers if name not in waiting]
     slurm = parameters["TRAINYARD_SCHEDULER"] == "slurm"
+    drained = drained_nodes() if slurm and not problems else {}
+    off = powered_down() if slurm and not problems else set()
     if not problems:
         progress.waiting_for = f"an SSH login on each of {1 + len(workers)} hosts"
-        drained = drained_nodes() if slurm else {}
-        off = powered_down() if slurm else set()
         usable = [name for name in idle if name not in drained and name not in off]
         if slurm:
             wait_for_spares()
         problem = check_slurm(usable, 300, progress) if slurm else check_ssh([head, *workers])
-        problem = problem or (check_bandwidth(progress) if (STATE / "handover" / "gates.json").exists() else None)
+        if problem is None and (STATE / "handover" / "gates.json").exists():
+            problem = check_bandwidth(progress)
+            drained = drained_nodes()
         problems = [problem] if problem else []
     progress.finish()
     for problem in problems:
@@ -350,8 +371,8 @@ def run_gate() -> int:
         return 1
     for name, reason in waiting.items():
         write_line(f"{name}: {reason}. It finishes without another `pulumi up` when its jobs have ended")
-    out = {name: why for name, why in sorted(drained_nodes().items()) if name in idle} if slurm else {}
-    out |= {name: "powered down until a job needs them" for name in sorted(powered_down()) if name in idle}
+    out = {name: why for name, why in sorted(drained.items()) if name in idle}
+    out |= {name: "powered down until a job needs them" for name in sorted(off) if name in idle}
     rest = f"; {len(waiting)} wait for their jobs to end" if waiting else ""
     for why in dict.fromkeys(out.values()):
         rest += f"; {why}: {', '.join(name for name in out if out[name] == why)}"
