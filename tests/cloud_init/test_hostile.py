@@ -317,3 +317,17 @@ def test_programs_of_a_removed_person_lose_their_rights(folder: Path) -> None:
     subprocess.run(["bash", "-euc", script], check=True, timeout=30)
     modes = {name: (folder / name).stat().st_mode & 0o7777 for name in programs}
     assert modes == {"own": 0o755, "accomplice/own": 0o755, "root": 0o4755}
+
+
+def test_a_line_of_a_worker_has_a_limit(tmp_path: Path) -> None:
+    handout = STAGES.parent / "handout"
+    script = f"""
+        longest=65536 nodes={tmp_path}
+        write_status() {{ printf '%s\\n' "$2" >"$nodes/$1.json"; echo ${{#2}}; }}
+        {function(handout, "follow_worker")}
+        session() {{ head -c 200000 /dev/zero | tr '\\0' x; echo
+          echo '{{"state": "ready"}}'; }}
+        follow_worker a 10.0.0.5
+    """
+    done = subprocess.run(["bash", "-uc", script], capture_output=True, text=True, check=False, timeout=20)
+    assert [int(length) for length in done.stdout.split()] == [65536, 65536, 65536, 3392, 18], done.stderr
