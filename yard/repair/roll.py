@@ -115,15 +115,15 @@ def next_batch(pending: Sequence[str], group: Collection[str], states: States, m
 
 
 def parse_jobs(text: str) -> list[HoldingJob]:
-    """Parse squeue's output, whose lines have the form `number|run time|user|name`."""
+    """Parse squeue's output, whose lines have the form `number|run time|user`."""
     jobs = []
     for row in filter(None, text.splitlines()):
-        number, elapsed, user, name = row.split("|", 3)
+        number, elapsed, user = row.split("|")
         days, _, clock = elapsed.rpartition("-")
         seconds = int(days or 0) * 86400
         for power, part in enumerate(reversed(clock.split(":"))):
             seconds += int(part) * 60**power
-        jobs.append(HoldingJob(id=number, seconds=seconds, line=f"{number} ({name}) of {user}"))
+        jobs.append(HoldingJob(id=number, seconds=seconds, line=f"{number} of {user}"))
     return jobs
 
 
@@ -249,7 +249,7 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
         if request.checkpoint and ready:
             # Slurm also sends this signal before a job's time limit. If a job of `yard submit` has a `checkpoint_dir`,
             # it then writes a checkpoint and is requeued with the same number.
-            remote.run(f"sudo -n scancel --batch --signal=USR2 {' '.join(sorted(ready))}", admin=True)
+            remote.run(f"sudo -n scancel --batch --signal=USR2 {shlex.join(sorted(ready))}", admin=True)
             signalled |= ready
         if deadline is not None and time.monotonic() > deadline:
             raise StackError(
@@ -262,7 +262,8 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
 
 def _jobs(remote: Remote, nodes: Collection[str]) -> list[HoldingJob]:
     names = shlex.quote(",".join(nodes))
-    return parse_jobs(remote.run(f"sudo -n squeue -h -a -t R,CF,CG,S -w {names} -o '%i|%M|%u|%j'", admin=True))
+    # Users choose the jobs' names, which can contain line breaks, so the names are not listed.
+    return parse_jobs(remote.run(f"sudo -n squeue -h -a -t R,CF,CG,S -w {names} -o '%i|%M|%u'", admin=True))
 
 
 def _creation_times(remote: Remote, batch: Collection[str]) -> dict[str, str]:

@@ -78,7 +78,8 @@ def copy(remote: Remote, source: str, dest: str, as_json: bool, *, force: bool) 
 
 def _download(remote: Remote, path: str, dest: str) -> tuple[list[str], str]:
     """Return rsync's arguments for the files, and the path of the copy."""
-    kind, path = _examine(remote, path, "")
+    # The head's answer can come from programs that root on a worker has changed, so it does not name local files.
+    kind, path = _examine(remote, path, "")[0], posixpath.normpath(path)
     if kind == "missing":
         folder = shlex.quote(posixpath.dirname(path.rstrip("/")))
         raise SyncError(f"{path} does not exist on the cluster. Fix: `yard ssh -- ls {folder}` lists the files")

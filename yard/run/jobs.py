@@ -56,11 +56,18 @@ def find_job(remote: Remote, job: str) -> Job:
     """Return the job with this number, or the user's newest job for `last`. Raises JobError if there is none."""
     if job != "last":
         return read_job(remote, int(job))
-    for found in scheduler_of(remote.stack.cluster.scheduler).recent(remote, _LAST_DAYS):
-        if found.user == remote.stack.user and found.run_dir.startswith(f"{remote.stack.jobs_path}/"):
-            # Only the description of a single job contains a confirmed owner.
-            return read_job(remote, found.id) if remote.stack.cluster.users else found
+    for listed in scheduler_of(remote.stack.cluster.scheduler).recent(remote, _LAST_DAYS):
+        if not _is_own(remote, listed):
+            continue
+        # Only the description of a single job contains a confirmed owner.
+        found = read_job(remote, listed.id) if remote.stack.cluster.users else listed
+        if _is_own(remote, found):
+            return found
     raise JobError(f"no job was submitted in the last {_LAST_DAYS} days; `yard ps --all` lists the jobs")
+
+
+def _is_own(remote: Remote, job: Job) -> bool:
+    return job.user == remote.stack.user and job.run_dir.startswith(f"{remote.stack.jobs_path}/")
 
 
 def acting_for_owner(remote: Remote, job: Job, *, reads: bool) -> Remote:

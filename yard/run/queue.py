@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,6 +65,17 @@ def parse_scontrol(text: str) -> list[Job]:
 def parse_sacct(text: str) -> list[Job]:
     """Parse the output of `sacct -X -n -P` with the fields in SACCT_FIELDS."""
     return [_from_sacct(line.split("|", 9)) for line in text.splitlines() if re.match(r"\d+\|", line)]
+
+
+def confirmed(jobs: Sequence[Job], owners: str) -> list[Job]:
+    """Return the jobs whose user agrees with `owners`, which contains a line `number|user` for each job.
+
+    A job's name can contain line breaks, and so imitate the descriptions of other jobs. Jobs with more than one
+    description are therefore omitted.
+    """
+    known = {tuple(line.split("|")) for line in owners.splitlines()}
+    times = Counter(job.id for job in jobs)
+    return [job for job in jobs if times[job.id] == 1 and (str(job.id), job.user) in known]
 
 
 def parse_one(text: str) -> Job | None:

@@ -18,7 +18,16 @@ from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus
 from yard.run.containers import pyxis_options
-from yard.run.queue import SACCT_FIELDS, Job, parse_authors, parse_one, parse_sacct, parse_scontrol, submitted_job
+from yard.run.queue import (
+    SACCT_FIELDS,
+    Job,
+    confirmed,
+    parse_authors,
+    parse_one,
+    parse_sacct,
+    parse_scontrol,
+    submitted_job,
+)
 from yard.stack.remote import Remote
 
 _FABRIC = "/etc/trainyard/fabric.env"
@@ -209,7 +218,15 @@ class Slurm:
             f"sacct -a -X -n -P -S now-{days}days -o {SACCT_FIELDS} 2>/dev/null || true"
         )
         now, _, before = remote.run(command).partition(_ACCOUNTING)
-        jobs = {job.id: job for job in [*parse_sacct(before), *parse_scontrol(now)]}
+        lists = [parse_sacct(before), parse_scontrol(now)]
+        if remote.stack.cluster.users:
+            # A separate command, because a job's name could also imitate a separator.
+            owners = remote.run(
+                "squeue -h -a -t all -o '%A|%u'; "
+                f"sacct -a -X -n -P -S now-{days}days -o JobIDRaw,User 2>/dev/null || true"
+            )
+            lists = [confirmed(jobs, owners) for jobs in lists]
+        jobs = {job.id: job for listed in lists for job in listed}
         return sorted(jobs.values(), key=lambda job: job.id, reverse=True)
 
     def find(self, remote: Remote, job: int) -> Job | None:

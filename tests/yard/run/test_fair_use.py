@@ -102,6 +102,7 @@ def test_commands_state_limits(stack: FakeStack, as_person: As) -> None:
         "ssh",
         f"""case "${{!#}}" in
   *"squeue -h -t all"*) echo ann ;;
+  *"squeue -h -a -t all"*) echo '7|ann' ;;
   *squeue*) echo '7|ann|vision|QOSGrpGRES'; echo '===limits==='; cat {stack.root}/assoc ;;
   *"scontrol -o show jobs"*) echo '{record}' ;;
   *assoc_mgr*) cat {stack.root}/assoc ;;

@@ -18,7 +18,7 @@ from trainyard.outputs import Cluster, dumped, read_outputs
 from yard.environments import build
 from yard.environments.definition import included
 from yard.run import environments
-from yard.run.queue import parse_scontrol
+from yard.run.queue import confirmed, parse_scontrol
 from yard.run.submit import prepare
 from yard.stack.load import USER_VARIABLE, Stack, load_stack, save_for_jobs
 from yard.stack.remote import Remote
@@ -61,6 +61,8 @@ def ssh(stack: FakeStack) -> Any:
         "ssh",
         f"""case "${{!#}}" in
   *"squeue -h -t all -j 10 "*) echo ann ;;
+  *"squeue -h -a -t all "*) sed -n 's/^JobId=\\([0-9]*\\) .* UserId=\\([a-z0-9]*\\).*/\\1|\\2/p' \\
+      {stack.root}/jobs.txt ;;
   *"squeue -h -t all -j "*)
     n=${{!#}}; n=${{n#*-j }}; sed -n "s/^JobId=${{n%% *}} .* UserId=\\([a-z0-9]*\\).*/\\1/p" {stack.root}/jobs.txt ;;
   *"scontrol -o show job "[0-9]*) n=${{!#}}; n=${{n#*show job }}; grep "JobId=${{n%% *}} " {stack.root}/jobs.txt ;;
@@ -208,6 +210,15 @@ def test_a_job_name_does_not_change_the_owner(
     assert yard("ps")[0] == 0
 
 
+@pytest.mark.parametrize("forged", ["UserId=root1", "UserId=ann", "UserId=bob"])
+def test_a_job_name_with_line_breaks_does_not_describe_another_job(forged: str, as_person: As, ssh: Any) -> None:
+    jobs = parse_scontrol(
+        f"{JOBS}JobId=10 JobName=x\nJobId=8 JobName=z {forged}(1) {_OWN}\nJobId=99 JobName=z {forged}(1) {_OWN}\n"
+    )
+    assert [job.id for job in jobs] == [7, 8, 9, 8, 99]
+    assert [job.id for job in confirmed(jobs, "7|ann\n8|bob\n9|trainer\n10|ann\n")] == [7, 9]
+
+
 def test_an_admin_acts_only_as_users_of_the_cluster(as_person: As) -> None:
     remote = Remote(as_person("root1"))
     for name in ("root", "ann;id", ""):
@@ -316,6 +327,7 @@ def test_an_environment_in_use_by_a_person_stays(as_person: As, ssh: Any, stack:
         "ssh",
         f"""case "${{!#}}" in
   *"scontrol -o show jobs"*) cat {stack.root}/jobs.txt ;;
+  *"squeue -h -a -t all "*) sed -n 's/^JobId=\\([0-9]*\\) .* UserId=\\([a-z0-9]*\\).*/\\1|\\2/p' {stack.root}/jobs.txt ;;
   *"cd /shared/envs "*) printf 'torch-1\\t%s\\n' {text} ;;
   *"sudo -n -u bob -- "*) echo /shared/people/bob/jobs/two-20260102-030405-ab12 $'/shared/envs/torch-1\nword' ;;
 esac""",
