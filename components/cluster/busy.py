@@ -80,10 +80,11 @@ def _digest(facts: object) -> str:
     return f"{VERSION}-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
-LIST_JOBS = "! command -v squeue >/dev/null || sudo -n squeue -h -a -t R,CF,CG,S -o '%i|%u|%N|%j'"
+LIST_JOBS = "! command -v squeue >/dev/null || sudo -n squeue -h -a -t R,CF,CG,S -o '%i|%u|%N'"
 """Prints one line for each job that holds nodes, that is, each running, configuring, completing or suspended job.
 Prints nothing without Slurm. With `-w`, squeue would fail for a node that slurmctld does not know, for example a
-machine that could not be created (SchedMD/slurm@284c3b9:src/squeue/opts.c, _filter_nodes; read 2026-11-22)."""
+machine that could not be created (SchedMD/slurm@284c3b9:src/squeue/opts.c, _filter_nodes; read 2026-11-22). The names
+are not listed, because users choose them, and they can contain line breaks."""
 
 _SHOWN = 20
 _PART = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[0-9,-]+)\])?(?:,|$)")
@@ -95,7 +96,6 @@ class RunningJob:
 
     id: str
     user: str
-    name: str
     nodes: str
 
 
@@ -103,9 +103,8 @@ def parse_jobs(text: str) -> tuple[RunningJob, ...]:
     """Parse the output of LIST_JOBS. Raises ValueError if a line is malformed."""
     jobs = []
     for line in filter(None, text.splitlines()):
-        # A job's name can contain control characters and the separator.
-        number, user, nodes, name = "".join(c if c.isprintable() else "?" for c in line).split("|", 3)
-        jobs.append(RunningJob(id=number, user=user, name=name, nodes=nodes))
+        number, user, nodes = line.split("|")
+        jobs.append(RunningJob(id=number, user=user, nodes=nodes))
     return tuple(jobs)
 
 
@@ -129,7 +128,7 @@ def ended_jobs(jobs: Sequence[RunningJob], machines: Collection[str], head: str)
 
 
 def busy_message(jobs: Sequence[RunningJob], machines: Sequence[str]) -> str:
-    shown = [f"  job {job.id} ({job.name}) of {job.user} on {job.nodes}" for job in jobs[:_SHOWN]]
+    shown = [f"  job {job.id} of {job.user} on {job.nodes}" for job in jobs[:_SHOWN]]
     more = [f"  and {len(jobs) - _SHOWN} more"] if len(jobs) > _SHOWN else []
     return "\n".join(
         [

@@ -304,6 +304,14 @@ def users_supported(planned: Planned) -> Iterator[Broken]:
         yield Broken(path="cluster.users", rule="existing hosts have accounts of their owner, whose uids can be in use")
 
 
+@check("users-storage", Level.ERROR, "use head_nfs or azure_netapp, or remove users")
+def users_storage(planned: Planned) -> Iterator[Broken]:
+    """Root on a worker is not root on the storage of people's files, with which root on the head works."""
+    if planned.plan.users and planned.plan.storage.kind == "azure_files":
+        rule = "an Azure Files share does not squash root, so root on a worker could become root on the head"
+        yield Broken(path="cluster.storage.shared.kind", rule=rule)
+
+
 @check("limits-known", Level.ERROR, "write {similar}", "use one of {known}", "remove it, or add `users`")
 def limits_known(planned: Planned) -> Iterator[Broken]:
     """The people and accounts in `limits` exist."""

@@ -318,7 +318,7 @@ def test_logs_keep_only_colours_on_a_terminal(
 
 def test_followed_log_keeps_only_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
-    job = parse_one(f"JobId=7 JobName=x UserId=t(1) NumNodes=1 JobState=FAILED ExitCode=1:0 NodeList={CLEAR}n")
+    job = parse_one(f"JobId=7 JobName=x UserId=t(1) NumNodes=1 JobState=FAILED ExitCode=1:0 NodeList={CLEAR}n", 7)
 
     def follow(_remote: Any, _job: int, _rank: int, shown: Callable[[str], None], _note: Any) -> Any:
         shown(f"{RED}step{TITLE}")

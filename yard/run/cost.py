@@ -142,10 +142,12 @@ def job_costs(text: str, cluster: Cluster) -> list[JobCost]:
     nodes = {node.name: node for node in cluster.nodes}
     found = []
     for row in text.splitlines():
+        if row.count("|") < 5:  # noqa: PLR2004  (a part of a name with line breaks)
+            continue
         number, user, seconds, node_list, tres, name = row.split("|", 5)
         used = re.search(r"\bgres/gpu=(\d+)", tres)
         first = nodes.get(next(expand(node_list), ""))
-        if used is None or not number.isdigit():
+        if used is None or not number.isdigit() or not seconds.isdigit():
             continue
         gpu_hours = int(used[1]) * int(seconds) / _HOUR
         price = _price(first.group, cluster) if first else None

@@ -230,7 +230,15 @@ def _users(remote: Remote) -> Mapping[str, int]:
     An admin reads the jobs of other people as these people. A person's own environments have no other users.
     """
     stack, found = remote.stack, dict[str, int]()
-    jobs = [job for job in scheduler_of(stack.cluster.scheduler).recent(remote, 1) if not job.ended]
+    listed = scheduler_of(stack.cluster.scheduler).recent(remote, 1)
+    if stack.cluster.users:
+        known = {str(job.id) for job in listed}
+        if hidden := sorted(set(remote.run("squeue -h -a -o %A").split()) - known):
+            raise JobError(
+                f"names of jobs imitate the jobs {', '.join(hidden)}, so their environments are unknown. "
+                "Fix: run this command after they have ended"
+            )
+    jobs = [job for job in listed if not job.ended]
     for user in sorted({job.user for job in jobs}):
         own = {job.run_dir: job.id for job in jobs if job.user == user}
         files = " ".join(shlex.quote(f"{folder}/{ENVIRONMENT_FILE}") for folder in own)

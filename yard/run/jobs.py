@@ -111,7 +111,7 @@ def follow(
             for line in lines:
                 if line.startswith(_TRAILER):
                     # The record is empty if the job is old, and is JSON if the cluster has no scheduler.
-                    return parse_one(line[1:]) or read_job(remote, job)
+                    return parse_one(line[1:], job) or read_job(remote, job)
                 if line.startswith(_NOTE):
                     state, reason, seconds = line[1:].split()
                     limit = held(remote, [job]).get(job, "") if is_limit(reason) else ""

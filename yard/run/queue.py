@@ -8,7 +8,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -58,13 +59,20 @@ class Job:
 
 def parse_scontrol(text: str) -> list[Job]:
     """Parse the output of `scontrol -o show jobs`, which has one job per line."""
-    found = (_from_scontrol(line) for line in text.splitlines() if line.startswith("JobId="))
-    return [job for job in found if job is not None]
+    return list(_valid(_from_scontrol, (line for line in text.splitlines() if line.startswith("JobId="))))
 
 
 def parse_sacct(text: str) -> list[Job]:
     """Parse the output of `sacct -X -n -P` with the fields in SACCT_FIELDS."""
-    return [_from_sacct(line.split("|", 9)) for line in text.splitlines() if re.match(r"\d+\|", line)]
+    return list(_valid(_from_sacct, (line for line in text.splitlines() if re.match(r"\d+\|", line))))
+
+
+def _valid(parse: Callable[[str], Job | None], lines: Iterable[str]) -> Iterator[Job]:
+    """Yield the jobs in the lines. Lines with missing or invalid fields are skipped, because they belong to a name."""
+    for line in lines:
+        with suppress(KeyError, ValueError, IndexError):
+            if job := parse(line):
+                yield job
 
 
 def confirmed(jobs: Sequence[Job], owners: str) -> list[Job]:
@@ -78,9 +86,9 @@ def confirmed(jobs: Sequence[Job], owners: str) -> list[Job]:
     return [job for job in jobs if times[job.id] == 1 and (str(job.id), job.user) in known]
 
 
-def parse_one(text: str) -> Job | None:
-    """Return the job in the output of scontrol or sacct, or None if Slurm does not list the job."""
-    found = parse_scontrol(text) or parse_sacct(text)
+def parse_one(text: str, number: int) -> Job | None:
+    """Return the job with this number in the output of scontrol or sacct, or None if Slurm does not list the job."""
+    found = [job for job in parse_scontrol(text) or parse_sacct(text) if job.id == number]
     return found[-1] if found else None
 
 
@@ -217,8 +225,8 @@ def _from_scontrol(line: str) -> Job | None:
     )
 
 
-def _from_sacct(row: list[str]) -> Job:
-    job, state, code, nodes, node_list, elapsed, group, user, folder, name = row
+def _from_sacct(line: str) -> Job:
+    job, state, code, nodes, node_list, elapsed, group, user, folder, name = line.split("|", 9)
     # A cancelled job's state contains a user id: `CANCELLED by 2000`.
     state = state.split()[0]
     if state == "REQUEUED":

@@ -232,7 +232,7 @@ class Slurm:
     def find(self, remote: Remote, job: int) -> Job | None:
         """Return a job, or None if neither slurmctld nor the accounting knows it."""
         command = f"scontrol -o show job {job} 2>/dev/null || sacct -X -n -P -j {job} -o {SACCT_FIELDS}"
-        found = parse_one(remote.run(command))
+        found = parse_one(remote.run(command), job)
         if found is None or not remote.stack.cluster.users:
             return found
         # A job's name can imitate the fields and lines in this output, so the owner is also listed without the name.

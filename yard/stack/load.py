@@ -44,7 +44,7 @@ _TUNNEL_SECONDS = 50
 RELAY = Path(trainyard.__file__).resolve().with_name("relay.py")
 SOCKETS = Path.home() / ".yard"
 """Sockets of shared SSH connections. They are outside the checkout, because their paths are limited to 107 bytes."""
-_FORMAT = 5
+_FORMAT = 6
 """Version of the cached files. Files of another version are rewritten."""
 _FIX = (
     "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "

@@ -153,6 +153,13 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         replace(PEOPLE, plan=replace(planned("lambda-a6000", {}).plan, users=PEOPLE.plan.users)),
         "cluster.users",
     ),
+    "users-storage": (
+        PEOPLE,
+        replace(
+            PEOPLE, plan=replace(PEOPLE.plan, storage=PEOPLE.plan.storage.model_copy(update={"kind": "azure_files"}))
+        ),
+        "cluster.storage.shared.kind",
+    ),
 }
 """For each check: a subject without problems, a subject with a problem, and the problem's path."""
 

@@ -45,7 +45,7 @@ print(answer["err"], end="", file=sys.stderr)
 sys.exit(answer["code"])
 """
 _IDS = {"yard-head": "a", "yard-gpu-0": "b", "yard-gpu-1": "b"}
-_JOB = "7|ada|yard-gpu-[0-1]|train\n"
+_JOB = "7|ada|yard-gpu-[0-1]\n"
 
 
 class BusyStack:
@@ -106,7 +106,7 @@ def test_up_refuses_before_anything_changes(busy: BusyStack) -> None:
     assert "`pulumi up` will refuse this" in busy.stack.preview().passed()
     up = busy.stack.up().failure()
     assert "this change replaces, restarts or removes yard-gpu-1, and running jobs would end" in up
-    assert "job 7 (train) of ada on yard-gpu-[0-1]" in up
+    assert "job 7 of ada on yard-gpu-[0-1]" in up
     assert "Traceback" not in up
     assert busy.mtu == 1460
     assert len(busy.calls) == 2
@@ -114,7 +114,7 @@ def test_up_refuses_before_anything_changes(busy: BusyStack) -> None:
     # A failed check runs again on the next `up`, because the engine keeps the digests from the last successful `up`.
     busy.stack.up().failure()
     # A job that started since then is not ended.
-    busy.answers(f"{_JOB}8|ada|yard-gpu-1|other\n")
+    busy.answers(f"{_JOB}8|ada|yard-gpu-1\n")
     refused = busy.stack.up("--config", f"{END_JOBS}=7")
     assert f"`pulumi up --config {END_JOBS}=7,8`" in refused.text, refused
     assert busy.mtu == 1460
@@ -123,7 +123,7 @@ def test_up_refuses_before_anything_changes(busy: BusyStack) -> None:
 
 
 def test_idle_machines_are_changed_without_question(busy: BusyStack) -> None:
-    busy.answers("7|ada|yard-gpu-0|train\n")
+    busy.answers("7|ada|yard-gpu-0\n")
     busy.put(name="other")
     refused = busy.stack.preview()
     assert "restarts or removes yard-head, yard-gpu-0, yard-gpu-1," in refused.text, refused
@@ -163,4 +163,4 @@ def test_a_failed_up_does_not_end_the_protection(busy: BusyStack) -> None:
     busy.answers(_JOB)
     busy.put(yard_gpu_1="other", yard_gpu_2="new")
     refused = busy.stack.up()
-    assert "job 7 (train) of ada" in refused.text, refused
+    assert "job 7 of ada" in refused.text, refused

@@ -33,7 +33,8 @@ case $line in
     tar -xC "$d" --strip-components=1
     ls {root}/sent | wc -l ;;
   *"exec bash -c"*) cat {root}/job.log; printf '\x1eJobId=1 JobName=x UserId=t(1) JobState={state} ExitCode=0:0\n' ;;
-  *scontrol*) echo 'JobId=1 JobName=x UserId=t(1) JobState=COMPLETED ExitCode=0:0 Restarts=0' ;;
+  *scontrol*)
+    n=${line#*show job }; echo "JobId=${n%% *} JobName=x UserId=t(1) JobState=COMPLETED ExitCode=0:0 Restarts=0" ;;
   cat*) cat {root}/output ;;
   *environment.json*) echo ready /shared/envs/torch-1234 ;;
   *'.json ]'*) echo yes ;;

@@ -316,8 +316,7 @@ def line(**changes: object) -> str:
 
 
 def one(**changes: object) -> Job:
-    job = parse_one(line(**changes))
-    assert job is not None
+    (job,) = parse_scontrol(line(**changes))
     return job
 
 
@@ -367,7 +366,11 @@ def test_sacct_rows_are_parsed() -> None:
     # Other lines are ignored.
     text = f"No entry for x\n{line(id=7)}\n{line(id=8)}\n"
     assert [job.id for job in parse_scontrol(text)] == [7, 8]
-    assert parse_one("slurm_load_jobs error: Invalid job id specified\n") is None
+    assert parse_one("slurm_load_jobs error: Invalid job id specified\n", 7) is None
+    # A job's name can contain line breaks, and so imitate other jobs.
+    assert [job.id for job in parse_scontrol(f"JobId=1 UserId=a\nJobId=q UserId=a JobState=x\n{text}")] == [7, 8]
+    assert parse_sacct("1|y\n1|a|b|c|d|e|f|g|h|i\n") == []
+    assert parse_one(text, 7) == parse_scontrol(text)[0]
 
 
 def write_state(run_dir: Path, runner: dict[str, Any] | None) -> None:

@@ -327,7 +327,8 @@ def test_an_environment_in_use_by_a_person_stays(as_person: As, ssh: Any, stack:
         "ssh",
         f"""case "${{!#}}" in
   *"scontrol -o show jobs"*) cat {stack.root}/jobs.txt ;;
-  *"squeue -h -a -t all "*) sed -n 's/^JobId=\\([0-9]*\\) .* UserId=\\([a-z0-9]*\\).*/\\1|\\2/p' {stack.root}/jobs.txt ;;
+  *"squeue -h -a -t all "*) sed -n 's/^JobId=\\([0-9]*\\) .* UserId=\\([a-z0-9]*\\).*/\\1|\\2/p' \\
+      {stack.root}/jobs.txt ;;
   *"cd /shared/envs "*) printf 'torch-1\\t%s\\n' {text} ;;
   *"sudo -n -u bob -- "*) echo /shared/people/bob/jobs/two-20260102-030405-ab12 $'/shared/envs/torch-1\nword' ;;
 esac""",

@@ -108,7 +108,7 @@ def head_status() -> dict[str, Any]:
 def failure_message(name: str, status: dict[str, Any]) -> str:
     """Return a message about a failed or late node, with its stage, command, exit code and the end of its log."""
     error = STATE / "nodes" / f"{name}.error"
-    ssh_error = error.read_text().strip() if error.exists() else ""
+    ssh_error = error.read_text(errors="replace").strip() if error.exists() else ""
     if status["state"] == "failed" and status["stage"] == "hand-over" and ssh_error:
         return f"{name}: {ssh_error}"
     if status["state"] == "failed":

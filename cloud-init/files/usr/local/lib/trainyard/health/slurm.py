@@ -162,6 +162,6 @@ def warn_jobs(node: Node) -> bool:
     jobs = _running_jobs(node, "%A %o")
     for line in jobs or ():
         job, _, command = line.partition(" ")
-        if _OWN_SCRIPT.fullmatch(command.rstrip()):
+        if job.isdigit() and _OWN_SCRIPT.fullmatch(command.rstrip()):
             node.run(["scancel", "--batch", "--signal=USR2", job], _SECONDS)
     return jobs is not None
