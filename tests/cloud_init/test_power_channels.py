@@ -149,15 +149,26 @@ def test_machines_on_azure_are_read_started_and_deallocated(cloud: Cloud, connec
 
 @pytest.mark.parametrize("platform", ["gcp", "azure"])
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [(403, RefusedError), (409, RefusedError), (429, PowerError), (500, PowerError), (503, PowerError)],
+    ("answer", "kind"),
+    [
+        ((403, {"code": "AuthorizationFailed"}), RefusedError),
+        ((409, {"code": "SkuNotAvailable"}), RefusedError),
+        ((409, {"code": "OperationNotAllowed"}), RefusedError),
+        ((409, {"code": "Conflict"}), PowerError),
+        ((400, {"code": 400, "errors": [{"reason": "invalid"}]}), RefusedError),
+        ((400, {"code": 400, "errors": [{"reason": "resourceNotReady"}]}), PowerError),
+        ((429, {"code": "TooManyRequests"}), PowerError),
+        ((500, {"code": "InternalError"}), PowerError),
+        ((503, {"code": "Busy"}), PowerError),
+    ],
 )
 def test_a_refused_start_is_distinguished_from_a_temporary_error(
-    cloud: Cloud, connect: Connect, platform: str, code: int, kind: type[PowerError]
+    cloud: Cloud, connect: Connect, platform: str, answer: tuple[int, dict[str, Any]], kind: type[PowerError]
 ) -> None:
+    status, error = answer
     path = f"{GCP}/instances/b/start" if platform == "gcp" else f"{AZURE}/b/start"
-    cloud.answers[f"POST {path}"] = code, {"error": {"code": "SkuNotAvailable", "message": "none left"}}
-    with pytest.raises(PowerError, match=f"^{code} SkuNotAvailable: none left$") as caught:
+    cloud.answers[f"POST {path}"] = status, {"error": {**error, "message": "none left"}}
+    with pytest.raises(PowerError, match=f"^{status} {error['code']}: none left$") as caught:
         connect(platform).start("b")
     assert type(caught.value) is kind
 

@@ -17,8 +17,18 @@ from typing import Any
 from repair.power import CHANGING, OFF, ON, Power, PowerError, RefusedError
 
 _SECONDS = 10.0
-_MISSING, _SERVER_ERROR = 404, 500
-_TEMPORARY = frozenset({408, 429})
+_MISSING, _CONFLICT, _SERVER_ERROR = 404, 409, 500
+_TEMPORARY = frozenset({408, _CONFLICT, 429})
+_NO_CAPACITY = (
+    "SkuNotAvailable",
+    "OperationNotAllowed",
+    "AllocationFailed",
+    "ZonalAllocationFailed",
+    "OverconstrainedAllocationRequest",
+    "OverconstrainedZonalAllocationRequest",
+)
+"""Azure's codes for missing capacity and quota, which also come with the status 409 (issue 192 of Azure's
+karpenter-provider-azure and issue 70 of azuresandbox, read 2026-11-27). Its other conflicts are with operations."""
 _METADATA = "http://169.254.169.254"
 """The address of both clouds' metadata services. Only root can connect to it (stage 12-metadata)."""
 
@@ -218,19 +228,25 @@ def _request(method: str, url: str, headers: Mapping[str, str], missing: bytes |
     except urllib.error.HTTPError as error:
         if error.code == _MISSING and missing is not None:
             return missing
-        kind = PowerError if error.code in _TEMPORARY or error.code >= _SERVER_ERROR else RefusedError
-        raise kind(f"{error.code} {_error_code(error)}".strip()) from error
+        text, is_not_ready = _explanation(error)
+        is_temporary = error.code in _TEMPORARY or error.code >= _SERVER_ERROR or is_not_ready
+        is_refused = not is_temporary or (error.code == _CONFLICT and text.startswith(_NO_CAPACITY))
+        raise (RefusedError if is_refused else PowerError)(f"{error.code} {text}".strip()) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise PowerError(f"{method} {url.partition('?')[0]}: {error}") from error
 
 
-def _error_code(answer: urllib.error.HTTPError) -> str:
-    """Return the error's code and message in an answer of Azure or Google Cloud, or an empty string."""
+def _explanation(answer: urllib.error.HTTPError) -> tuple[str, bool]:
+    """Return the error's code and message in an answer of Azure or Google Cloud, and whether a resource is not ready.
+
+    Google Cloud answers 400 with the reason resourceNotReady while another operation changes the resource.
+    """
     try:
         error = json.loads(answer.read())["error"]
-        return f"{error.get('code', '')}: {error.get('message', '')}"[:300]
+        reasons = [row.get("reason") for row in error.get("errors", [])]
+        return f"{error.get('code', '')}: {error.get('message', '')}"[:300], "resourceNotReady" in reasons
     except (OSError, ValueError, KeyError, TypeError, AttributeError, http.client.HTTPException):
-        return ""
+        return "", False
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
