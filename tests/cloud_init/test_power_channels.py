@@ -195,6 +195,23 @@ def test_a_start_whose_operation_cannot_be_read_is_not_a_failure(cloud: Cloud, c
     assert power.failures() == {}
 
 
+def test_a_failed_look_up_of_an_operation_does_not_hide_another_failure(cloud: Cloud, connect: Connect) -> None:
+    power = connect("gcp")
+    failed = (200, {"status": "DONE", "error": {"errors": [{"code": "QUOTA_EXCEEDED"}]}})
+    cloud.answers = {
+        f"POST {GCP}/instances/a/start": (200, {"name": "o-a"}),
+        f"POST {GCP}/instances/b/start": (200, {"name": "o-b"}),
+        f"GET {GCP}/operations/o-a": failed,
+        f"GET {GCP}/operations/o-b": (503, None),
+    }
+    power.start("a")
+    power.start("b")
+    with pytest.raises(PowerError):
+        power.failures()
+    cloud.answers[f"GET {GCP}/operations/o-b"] = (200, {"status": "RUNNING"})
+    assert power.failures() == {"a": "QUOTA_EXCEEDED"}
+
+
 @pytest.mark.parametrize("platform", ["gcp", "azure"])
 def test_a_redirect_receives_no_token(cloud: Cloud, connect: Connect, platform: str) -> None:
     path = f"{GCP}/instances/a" if platform == "gcp" else f"{AZURE}/a/instanceView"

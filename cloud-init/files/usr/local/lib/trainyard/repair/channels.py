@@ -83,6 +83,7 @@ class Gcp:
         self._zone = ""
         self._starting: dict[str, str] = {}
         """Mapping from instance to the operation that starts it."""
+        self._failed: dict[str, str] = {}
 
     def states(self, names: Collection[str]) -> Mapping[str, str]:
         # The states of an instance: Google, "Instance lifecycle" (read 2026-11-26).
@@ -99,7 +100,7 @@ class Gcp:
         self._call("POST", f"instances/{name}/stop?discardLocalSsd=true")
 
     def failures(self) -> Mapping[str, str]:
-        found: dict[str, str] = {}
+        # A look-up can fail, so the failures are kept until they are returned.
         for name, operation in list(self._starting.items()):
             try:
                 row = self._call("GET", f"operations/{operation}")
@@ -110,7 +111,8 @@ class Gcp:
             del self._starting[name]
             errors = row.get("error", {}).get("errors", [])
             if errors:
-                found[name] = ", ".join(str(error.get("code", error)) for error in errors)
+                self._failed[name] = ", ".join(str(error.get("code", error)) for error in errors)
+        found, self._failed = self._failed, {}
         return found
 
     def _call(self, method: str, path: str) -> dict[str, Any]:
