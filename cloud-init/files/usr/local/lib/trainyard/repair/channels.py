@@ -86,8 +86,9 @@ class Gcp:
         self._failed: dict[str, str] = {}
 
     def states(self, names: Collection[str]) -> Mapping[str, str]:
-        # The states of an instance: Google, "Instance lifecycle" (read 2026-11-26).
-        known = {"RUNNING": ON, "TERMINATED": OFF, "SUSPENDED": OFF}
+        # The states of an instance: Google, "Instance lifecycle" (read 2026-11-26). A suspended instance still costs
+        # money for its memory, and cannot be started but only resumed.
+        known = {"RUNNING": ON, "TERMINATED": OFF}
         found = _read_each(names, lambda name: self._call("GET", f"instances/{name}"))
         return {name: known.get(str(row.get("status")), CHANGING) for name, row in found.items() if row}
 
