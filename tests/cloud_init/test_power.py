@@ -494,6 +494,19 @@ def test_a_machine_that_a_person_starts_returns_to_service(asleep: Cluster) -> N
     assert asleep.machines.states["a-0"] == OFF
 
 
+def test_a_machine_that_a_person_starts_after_a_refusal_returns_to_service(asleep: Cluster) -> None:
+    asleep.machines.full = True
+    asleep.jobs.append(Job(1, 30))
+    asleep.run(SUSPEND_SECONDS + 30)
+    assert asleep.nodes["a-0"].reason.startswith("TY:power: ")
+    asleep.machines.turn_on("a-0")
+    asleep.run(BOOT_SECONDS + 45)
+    assert (asleep.jobs[0].state, asleep.jobs[0].executions) == ("DONE", 1)
+    assert (OFF, "a-0") not in asleep.machines.calls
+    asleep.run(300)
+    assert asleep.machines.states["a-0"] == OFF
+
+
 def test_a_started_machine_that_never_registers_is_stopped(asleep: Cluster) -> None:
     asleep.machines.turn_on("a-0")
     asleep.machines.booted["a-0"] = 1e9

@@ -253,6 +253,10 @@ class Reconciler:
     def _match(self, name: str, node: SlurmNode, now: float, *, gated: bool, refusal: str | None) -> None:
         state, want = self.known.get(name), wish(node)
         if is_given_up(node) and not node.flags & (_OFF | {"POWER_DOWN"}):
+            if state == ON and node.flags.isdisjoint({"POWERING_UP", "NOT_RESPONDING"}):
+                # A person started the machine, and the node has registered.
+                self.control("update", f"nodename={name}", "state=resume")
+                return
             # The second of the two commands failed, for example because slurmctld was restarted.
             self.control("update", f"nodename={name}", "state=power_down")
         elif refusal is not None and want == ON and state != ON:
@@ -276,7 +280,9 @@ class Reconciler:
         """
         if wish(node) != OFF:
             return name in self.stale
-        is_ours = "POWERING_DOWN" in node.flags or node.reason == _LATE or is_given_up(node) or name in self.ordered
+        # The machine of a node that was given up was off, so it has been started since.
+        is_ours = not is_given_up(node) and ("POWERING_DOWN" in node.flags or node.reason == _LATE)
+        is_ours |= name in self.ordered
         return not gated and (is_ours or now - self.differs.get(name, now) >= self.start_seconds)
 
     def _settle(self, name: str, node: SlurmNode, now: float) -> None:
