@@ -49,10 +49,11 @@ def available_mib() -> int:
 def _used_mib(plan: ClusterPlan) -> int:
     runs = list(runs_folder().glob("*"))
     pids = [find(MachineFiles(run=run, name=host.name).pidfile) for host in plan.hosts for run in runs]
-    return sum(_resident_mib(pid) for pid in pids if pid is not None)
+    return sum(resident_mib(pid) for pid in pids if pid is not None)
 
 
-def _resident_mib(pid: int) -> int:
-    with suppress(OSError):  # the process has ended
+def resident_mib(pid: int) -> int:
+    """Return the memory in MiB that a process uses, or 0 if it has ended."""
+    with suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 2**20
     return 0

@@ -18,7 +18,7 @@ if __name__ == "__main__":
     # QEMU starts the program in another folder, and with another checkout's environment.
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from components.platforms.local.computer import available_mib
+from components.platforms.local.computer import available_mib, resident_mib
 from components.platforms.local.machine import OVERHEAD_MIB, SHUT_DOWN_SECONDS, Machine, begin_shutdown
 from trainyard.errors import PlatformError
 
@@ -64,10 +64,20 @@ def _start(machine: Machine) -> None:
     if machine.pid is not None:
         return
     stored = json.loads(machine.start_file.read_text())
-    needed, free = stored["memory_mib"] + OVERHEAD_MIB, available_mib()
+    needed, free = stored["memory_mib"] + OVERHEAD_MIB, available_mib() - _unused_mib(machine.run)
     if needed > free:
-        raise PlatformError(f"it needs {needed} MiB of memory, but the computer has only {free} MiB free")
+        raise PlatformError(f"it needs {needed} MiB of memory, but the computer has only {max(0, free)} MiB free")
     machine.launch(stored["command"], stored["niceness"])
+
+
+def _unused_mib(run: Path) -> int:
+    """Return the memory in MiB that the run's machines will use in addition, for example because they are booting."""
+    found = 0
+    for file in run.glob("*/start.json"):
+        pid = Machine(run=run, name=file.parent.name).pid
+        if pid is not None:
+            found += max(0, json.loads(file.read_text())["memory_mib"] + OVERHEAD_MIB - resident_mib(pid))
+    return found
 
 
 def _stop(machine: Machine) -> None:

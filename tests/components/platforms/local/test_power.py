@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from components.platforms.local import power
+from components.platforms.local.computer import available_mib
 from components.platforms.local.machine import SHUT_DOWN_SECONDS, Machine
 from components.platforms.local.paths import MachineFiles
 
@@ -101,6 +102,18 @@ def test_a_machine_that_does_not_fit_into_the_memory_is_refused(machine: Machine
     answer = ask(machine, "start", machine.name)
     assert isinstance(answer, dict)
     assert answer["error"].startswith("it needs 100000350 MiB of memory, but the computer has only ")
+
+
+def test_memory_that_a_booting_machine_has_not_used_yet_is_not_free(machine: MachineFiles) -> None:
+    stored = json.loads(machine.start_file.read_text()) | {"memory_mib": available_mib() * 6 // 10}
+    machine.start_file.write_text(json.dumps(stored))
+    other = MachineFiles(run=machine.run, name="yard-gpu-1")
+    other.folder.mkdir()
+    other.start_file.write_text(json.dumps(stored | {"command": ["true"]}))
+    started(machine)
+    answer = ask(machine, "start", other.name)
+    assert isinstance(answer, dict)
+    assert "MiB of memory, but the computer has only " in answer.get("error", "")
 
 
 def test_the_option_has_no_separator_of_qemu_in_its_paths() -> None:
