@@ -34,11 +34,18 @@ class Cloud:
     address: str = ""
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    lifetime: str | None = None
+    """How many seconds a token is valid. Azure writes the number as text."""
+    tokens: int = 0
+    """The number of tokens that the metadata service has issued."""
 
     def answer(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str]:
         bare, _, query = path.partition("?")
         if text := METADATA.get(bare):
             is_allowed = headers.get("Metadata-Flavor") == "Google" or headers.get("Metadata") == "true"
+            if bare.endswith("/token"):
+                self.tokens += 1
+                text = json.dumps(json.loads(text) | {"expires_in": self.lifetime})
             return (200, text) if is_allowed else (403, "")
         if headers.get("Authorization") != "Bearer secret":
             return 401, ""
@@ -210,6 +217,16 @@ def test_a_failed_look_up_of_an_operation_does_not_hide_another_failure(cloud: C
         power.failures()
     cloud.answers[f"GET {GCP}/operations/o-b"] = (200, {"status": "RUNNING"})
     assert power.failures() == {"a": "QUOTA_EXCEEDED"}
+
+
+@pytest.mark.parametrize(("lifetime", "tokens"), [("3600", 1), ("60", 3), ("soon", 3), (None, 3)])
+@pytest.mark.parametrize("platform", ["gcp", "azure"])
+def test_a_token_is_used_until_it_expires(
+    cloud: Cloud, connect: Connect, platform: str, lifetime: str | None, tokens: int
+) -> None:
+    cloud.lifetime = lifetime
+    connect(platform).states(["a", "b", "c"])
+    assert cloud.tokens == tokens
 
 
 @pytest.mark.parametrize("platform", ["gcp", "azure"])

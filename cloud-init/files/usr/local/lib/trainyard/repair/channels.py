@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Mapping
@@ -74,12 +75,27 @@ class Local:
         return answer
 
 
+class _Token:
+    """The metadata service's token, which is read again five minutes before it expires."""
+
+    def __init__(self) -> None:
+        self._text, self._until = "", 0.0
+
+    def read(self, url: str, headers: Mapping[str, str]) -> str:
+        if time.monotonic() >= self._until:
+            found, now = _object(_request("GET", url, headers)), time.monotonic()
+            self._text, lifetime = str(found.get("access_token")), str(found.get("expires_in"))
+            self._until = now + int(lifetime) - 300 if lifetime.isdecimal() else 0.0
+        return self._text
+
+
 class Gcp:
     """Instances of Compute Engine, through its REST API (Google, "Compute Engine API v1", read 2026-11-26)."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._metadata = settings.get("metadata", _METADATA) + "/computeMetadata/v1/"
         self._api = settings.get("api", "https://compute.googleapis.com") + "/compute/v1/"
+        self._token = _Token()
         self._zone = ""
         self._starting: dict[str, str] = {}
         """Mapping from instance to the operation that starts it."""
@@ -123,8 +139,8 @@ class Gcp:
             # projects/NUMBER/zones/NAME
             zone = _request("GET", f"{self._metadata}instance/zone", headers).decode().rpartition("/")[2]
             self._zone = f"projects/{project}/zones/{zone}"
-        token = _object(_request("GET", f"{self._metadata}instance/service-accounts/default/token", headers))
-        return _json(method, f"{self._api}{self._zone}/{path}", str(token.get("access_token")))
+        token = self._token.read(f"{self._metadata}instance/service-accounts/default/token", headers)
+        return _json(method, f"{self._api}{self._zone}/{path}", token)
 
 
 class Azure:
@@ -138,6 +154,7 @@ class Azure:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._metadata = settings.get("metadata", _METADATA) + "/metadata/"
         self._api = settings.get("api", "https://management.azure.com")
+        self._token = _Token()
         self._group = ""
         self._starting: set[str] = set()
         self._failed: dict[str, str] = {}
@@ -178,9 +195,9 @@ class Azure:
                 raise PowerError("the metadata service did not name the machine's resource group")
             self._group = f"/subscriptions/{place['subscriptionId']}/resourceGroups/{place['resourceGroupName']}"
         query = "api-version=2018-02-01&resource=https%3A%2F%2Fmanagement.azure.com%2F"
-        token = _object(_request("GET", f"{self._metadata}identity/oauth2/token?{query}", headers))
+        token = self._token.read(f"{self._metadata}identity/oauth2/token?{query}", headers)
         path = f"{self._group}/providers/Microsoft.Compute/virtualMachines/{name}/{action}?api-version=2024-07-01"
-        return _json(method, f"{self._api}{path}", str(token.get("access_token")))
+        return _json(method, f"{self._api}{path}", token)
 
 
 def _read_each(names: Collection[str], read: Callable[[str], dict[str, Any]]) -> dict[str, dict[str, Any]]:
