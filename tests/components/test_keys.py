@@ -98,7 +98,7 @@ def test_a_wrong_principal_is_refused(client: Client) -> None:
 @pytest.mark.parametrize(("principal", "admitted"), [("ann", True), ("bob", False), ("admin", False)])
 def test_a_persons_certificate_permits_one_account(client: Client, principal: str, admitted: bool) -> None:
     plan = plan_of({"name": "ann"}, {"name": "bob"}, ssh={"ca": client.authority})
-    client.permit(render_keys(plan, {})["keys/ann"])
+    client.permit(render_keys(plan, {"ops": []})["keys/ann"])
     client.store(ssh_keypair("of a person")[0])
     ca = client.folder / "ca"
     ca.touch(mode=0o600)
