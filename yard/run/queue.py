@@ -250,7 +250,8 @@ def _from_sacct(line: str) -> Job:
 
 def _run_folder(folder: str) -> str:
     """Return the run folder of a job that runs in `folder`. A user's Slurm script runs in the subfolder `code`."""
-    # Users choose their jobs' working directories, and `..` could lead into another user's folder.
-    folder = posixpath.normpath(folder) if folder else ""
+    # Users choose their jobs' working directories, and `..` could lead into another user's folder. A forged folder
+    # could also be relative, or look like an option.
+    folder = posixpath.normpath(folder) if folder.startswith("/") else ""
     parent, _, name = folder.rpartition("/")
     return parent if name == "code" and RUN_DIR.search(parent) else folder

@@ -229,6 +229,8 @@ def test_an_admin_acts_only_as_users_of_the_cluster(as_person: As) -> None:
 def test_a_working_directory_does_not_lead_into_another_folder() -> None:
     record = "JobId=7 JobName=x UserId=ann(1) JobState=FAILED WorkDir=/shared/people/ann/jobs/../../bob/evil"
     assert parse_scontrol(record)[0].run_dir == "/shared/people/bob/evil"
+    for folder in ("..", "--goto"):
+        assert parse_scontrol(f"JobId=7 JobName=x UserId=ann(1) JobState=FAILED WorkDir={folder}")[0].run_dir == ""
 
 
 def test_files_of_a_job_are_copied_by_its_owner_or_an_admin(as_person: As, ssh: Any, stack: FakeStack) -> None:
