@@ -374,6 +374,21 @@ def test_the_minimum_stays_on_and_is_restored(tmp_path: Path) -> None:
     assert cluster.states()[others[0]] == "IDLE"
 
 
+def test_closed_groups_keep_no_idle_machine(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, minimum=1)
+    cluster.jobs.append(Job(1, 120))
+    cluster.run(30)
+    assert cluster.service.reconciler is not None
+    cluster.service.reconciler.closed = frozenset(NAMES)
+    cluster.run(STOP_SECONDS + 15)
+    assert sorted(cluster.machines.states.values()) == [OFF, OFF, ON]
+    cluster.run(120 + STOP_SECONDS)
+    assert (cluster.jobs[0].state, set(cluster.machines.states.values())) == ("DONE", {OFF})
+    cluster.service.reconciler.closed = frozenset()
+    cluster.run(BOOT_SECONDS + 60)
+    assert sorted(cluster.machines.states.values()) == [OFF, OFF, ON]
+
+
 def test_drained_and_reserved_nodes_stay_on(cluster: Cluster) -> None:
     cluster.nodes["a-0"].flags, cluster.nodes["a-0"].reason = {"DRAIN"}, "TY:xid: fell off the bus"
     cluster.nodes["a-1"].flags = {"PLANNED"}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from health.slurm import SlurmNode
@@ -142,6 +142,8 @@ class Reconciler:
     """Nodes whose machines were on when Slurm had powered them down. slurmctld does not ping a node that is starting,
     so a machine that was never off would not register, and must be stopped first."""
 
+    closed: frozenset[str] = frozenset()
+    """Nodes in closed partitions (partitions.py). They are powered down as soon as they are idle."""
     paused_until: float = 0.0
     problem: str = ""
     """The last problem that was reported."""
@@ -189,8 +191,16 @@ class Reconciler:
             sys.stderr.write(f"{problem}\n")
         self.problem = problem
 
+    @property
+    def _settings(self) -> list[Elastic]:
+        """The groups. A group in a closed partition needs no idle machine."""
+        return [
+            replace(group, minimum=0, idle_seconds=0.0) if self.closed.issuperset(group.nodes) else group
+            for group in self.groups
+        ]
+
     def _power_down_idle(self, nodes: Mapping[str, SlurmNode], idle: Mapping[str, float]) -> None:
-        for group in self.groups:
+        for group in self._settings:
             running = [name for name in group.nodes if name in nodes and _is_running(nodes[name])]
             spare = len(running) - group.minimum
             # PLANNED and RESERVED nodes will soon run a job.
@@ -201,7 +211,7 @@ class Reconciler:
                 self.control("update", f"nodename={name}", "state=power_down")
 
     def _keep_minimum(self, nodes: Mapping[str, SlurmNode]) -> None:
-        for group in self.groups:
+        for group in self._settings:
             members = {name: nodes[name] for name in group.nodes if name in nodes}
             missing = group.minimum - sum(_is_running(node) or _is_starting(node) for node in members.values())
             off = [

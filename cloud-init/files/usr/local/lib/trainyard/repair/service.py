@@ -22,6 +22,7 @@ from typing import Any
 from health.slurm import SlurmNode, parse
 
 from repair.channels import channel
+from repair.partitions import write_atomically
 from repair.power import OFF, Elastic, Power, Reconciler
 from trainyard.faults import (
     GONE,
@@ -171,12 +172,9 @@ def load_history(path: Path) -> dict[str, tuple[Change, ...]]:
 
 
 def save_history(path: Path, history: History) -> None:
-    """Store the history atomically. Every user may read it, because Slurm shows the same reasons to every user."""
+    """Store the history. Every user may read it, because Slurm shows the same reasons to every user."""
     rows = {name: [asdict(change) for change in changes] for name, changes in history.items()}
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(json.dumps({"history": rows}) + "\n")
-    new.chmod(0o644)
-    new.replace(path)
+    write_atomically(path, json.dumps({"history": rows}) + "\n")
 
 
 class OnTimes:
