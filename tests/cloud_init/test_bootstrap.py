@@ -348,6 +348,7 @@ def pass_after(node: NodeSandbox, bundle: str, changes: dict[str, str], mark: bo
     folder = node.root / "var/lib/trainyard/bundles"
     subprocess.run(["cp", "-a", (node.root / "usr/local/lib/trainyard").resolve(), folder / bundle], check=True)
     for name, text in changes.items():
+        (folder / bundle / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / bundle / name).write_text(text)
     node.activate(bundle)
     if mark:
@@ -373,6 +374,7 @@ CASES: dict[str, tuple[dict[str, str], bool, list[str]]] = {
     "shared file": ({"stage.sh": "# new\n"}, True, NAMES),
     "parameters": ({"kinds/worker-gpu/kind.env": SLURM + "X=1\n"}, True, NAMES),
     "other kind": ({"kinds/head/kind.env": "X=1\n"}, True, []),
+    "bytecode that Python has written": ({"health/__pycache__/gpu.cpython-312.pyc": "x"}, True, []),
     "no hand-over": ({}, False, NAMES),
 }
 """Changed files of a bundle, whether it arrives with a hand-over, and the stages that then run."""

@@ -15,15 +15,15 @@ begin_pass() {
 }
 
 # read_shared: sets `shared` to the hash of the files that every stage can read: birth.env and the bundle without the
-# stages, their list and the parameters for other kinds of nodes. The paths are relative, because a bundle's path
-# contains its digest.
+# stages, their list, the parameters for other kinds of nodes, and the bytecode that Python writes into the bundle. The
+# paths are relative, because a bundle's path contains its digest.
 read_shared() {
   local own=./kinds/${kind##*/}
   [[ -z $shared ]] || return 0
   shared=$(
     cd "$lib" || exit
-    find . \( -path ./stages -o -path "$own/stages" -o -path './kinds/*' ! -path "$own" ! -path "$own/*" \) -prune -o \
-      -type f -print0 |
+    find . \( -path ./stages -o -path "$own/stages" -o -name __pycache__ -o \
+      -path './kinds/*' ! -path "$own" ! -path "$own/*" \) -prune -o -type f -print0 |
       sort -z | xargs -0 sha256sum /etc/trainyard/birth.env | sha256sum
   )
 }
