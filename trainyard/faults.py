@@ -39,6 +39,11 @@ ON_TIMES = "repair/machines"
 """The file below /var/lib/trainyard on the head in which trainyard-repair stores when machines started and stopped.
 Each line contains the seconds since 1970, the node's name or HEAD, and `on` or `off`."""
 HEAD = "head"
+CLOSED = "repair/closed"
+"""The file below /var/lib/trainyard on the head with the Slurm partitions that trainyard-repair has set down, as a JSON
+object: partition -> [reason, the state that the partition had before]."""
+NOTICES = "repair/notices"
+"""The file below /var/lib/trainyard on the head with sentences, one in a line, that yard shows to every user."""
 
 _GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted|resumetimeout reached")
 """Reasons of slurmctld (slurmctld/node_mgr.c, ping_nodes.c and power_save.c of Slurm 24.11.5, read 2026-11-26)."""

@@ -20,8 +20,10 @@ from components.host_keys import HostKeys
 from components.keys import StackKeys
 from components.node.bundle import Bundle, render_bundle
 from components.node.handover import Secrets, bundle_message, handover_files, pack
+from components.node.parameters import render_repair
 from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, Platform
+from components.platforms.demand import month_budget
 from components.platforms.registry import platform_facts
 
 _DIAL_ATTEMPTS = 190
@@ -58,7 +60,8 @@ NO_GATE = "the gate on the head has not passed"
 def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Mapping[str, str], bundle: Bundle) -> str:
     channel = platform_facts(plan.provider).power_channel
     known = channel if isinstance(channel, Mapping) else None
-    return pack(handover_files(plan, host_keys, Secrets(**secrets), bundle, known))
+    repair = render_repair(plan, known, month_budget(plan))
+    return pack(handover_files(plan, host_keys, Secrets(**secrets), bundle, repair))
 
 
 class Registered:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.node.bundle import Bundle, archived
-from components.node.parameters import render_gates, render_repair
+from components.node.parameters import render_gates
 from components.node.people import render_accounts, render_keys, render_people
 from components.node.slurm import (
     render_cgroup_conf,
@@ -67,11 +67,11 @@ def handover_files(
     host_keys: Mapping[str, str],
     secrets: Secrets,
     bundle: Bundle,
-    power_channel: Mapping[str, str] | None = None,
+    repair: str | None = None,
 ) -> dict[str, bytes]:
     """Return a mapping from relative path to content for the files in the head's hand-over.
 
-    A plan with elastic groups needs `power_channel` (repair/channels.py).
+    `repair` is the content of repair.json (render_repair), or None without Slurm.
     """
     # The gate checks the InfiniBand partition of hosts with `same_fabric`, while the cloud itself enforces `compact`.
     nodes = "".join(
@@ -100,7 +100,7 @@ def handover_files(
         **render_accounts(plan),
         **render_keys(plan, {ADMIN_USER: admins, JOB_USER: [secrets.user_public.strip()]}),
     }
-    optional = {"repair.json": render_repair(plan, power_channel), "gates.json": render_gates(plan)}
+    optional = {"repair.json": repair, "gates.json": render_gates(plan)}
     text |= {path: content for path, content in optional.items() if content is not None}
     return {
         "munge.key": base64.b64decode(secrets.munge_key),

@@ -161,17 +161,21 @@ START_SECONDS = 1200
 minutes until sshd accepts connections."""
 
 
-def render_repair(plan: ClusterPlan, channel: Mapping[str, str] | None = None) -> str | None:
+def render_repair(
+    plan: ClusterPlan, channel: Mapping[str, str] | None = None, budget: Mapping[str, Any] | None = None
+) -> str | None:
     """Return repair.json, or None without Slurm. A node counts as lost after `silent_seconds` of silence.
 
-    `channel` describes how the head starts and stops machines (repair/channels.py). Elastic groups need it.
+    `channel` describes how the head starts and stops machines (repair/channels.py). Elastic groups need it. `budget` is
+    the cost limit with the prices (repair/budget.py).
     """
     if plan.scheduler != "slurm":
         return None
     groups = {name: _repair_group(plan, name) for name in plan.groups}
     power = {"power": {"start_seconds": START_SECONDS, "channel": channel}} if plan.is_elastic else {}
     seconds = _SILENT_CLOUD_SECONDS if isinstance(plan.platform, CloudSpec) else _SILENT_SECONDS
-    return json.dumps({"silent_seconds": seconds, **power, "groups": groups}, indent=1) + "\n"
+    limit = {} if budget is None else {"budget": budget}
+    return json.dumps({"silent_seconds": seconds, **power, **limit, "groups": groups}, indent=1) + "\n"
 
 
 def _repair_group(plan: ClusterPlan, name: str) -> dict[str, Any]:

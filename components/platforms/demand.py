@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from components.catalog import Count, Machine, Price, prices, service_prices, throughputs
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.registry import platform_facts
 from components.spec.model import CloudSpec
+from trainyard.faults import HEAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,19 @@ class Service:
 def known_usd(plan: ClusterPlan) -> float:
     """Return the sum of the known list prices of machines, storage and gateway, in dollars per hour."""
     return hourly_price(plan).usd + sum(service.usd or 0 for service in services(plan))
+
+
+def month_budget(plan: ClusterPlan) -> dict[str, Any] | None:
+    """Return the section `budget` of repair.json (repair/budget.py), or None without limits.max_usd_per_month."""
+    if plan.limits.max_usd_per_month is None:
+        return None
+    head = (host_usd(plan.head) or 0) + sum(service.usd or 0 for service in services(plan))
+    nodes = {f"{plan.name}-{group}": host_usd(plan.group(group)[0]) for group in plan.groups}
+    return {
+        "usd_per_month": plan.limits.max_usd_per_month,
+        "when_spent": plan.limits.when_spent,
+        "usd_per_hour": {name: usd for name, usd in {HEAD: head, **nodes}.items() if usd is not None},
+    }
 
 
 def unpriced(plan: ClusterPlan) -> tuple[str, ...]:

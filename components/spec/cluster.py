@@ -207,6 +207,12 @@ class LimitsSpec(Model):
         float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
     ] = None
     """How much machines, shared storage and gateway may cost at known list prices. A preview lists unknown prices."""
+    max_usd_per_month: Annotated[int | None, Field(ge=1, le=100_000_000, examples=[20_000])] = None
+    """How much the cluster may cost in a calendar month (UTC) at known list prices, as `yard cost` computes it. When
+    this is spent, no new jobs start, and idle machines of elastic groups stop. Requires Slurm."""
+    when_spent: Annotated[Literal["finish", "requeue"], Field(examples=["finish"])] = "finish"
+    """What happens to running jobs when `max_usd_per_month` is spent: they continue (`finish`), or those in elastic
+    groups are requeued after a notice of five minutes (`requeue`)."""
     each_person: Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])] = FairUseSpec()
     """The limits of each person. Keys in `people` replace them."""
     people: _Limited = Field(default_factory=dict, examples=[{"ann": {"gpus": 8}}])
@@ -336,6 +342,9 @@ class ClusterSpec(Model):
         if self.users:
             rule = "Slurm separates the jobs of different people, and this cluster has no scheduler"
             raise RuleError(rule, fix, at="users")
+        if self.limits.max_usd_per_month is not None:
+            rule = "Slurm starts no jobs when the limit is spent, and this cluster has no scheduler"
+            raise RuleError(rule, fix, at="limits.max_usd_per_month")
         for name in (name for name, group in self.nodes.items() if group.spares):
             rule = "Slurm holds the spares back, and this cluster has no scheduler"
             raise RuleError(rule, fix, at=f"nodes.{name}.spares")

@@ -9,6 +9,7 @@ from ipaddress import IPv4Network
 from components.catalog import conflicts, driver_locks, incompatible
 from components.node.user_data import AccessKeys, render_user_data
 from components.plan.check import Broken, Check, Level, Planned, check, checks_in
+from components.plan.plan import ClusterPlan
 from components.platforms.demand import (
     hourly_price,
     known_usd,
@@ -117,6 +118,23 @@ def within_budget(planned: Planned) -> Iterator[Broken]:
         )
 
 
+@check("month-limit-has-prices", Level.ERROR, "remove it. limits.each_person.gpu_hours_per_month limits GPU hours")
+def month_limit_has_prices(planned: Planned) -> Iterator[Broken]:
+    """A stack with a monthly cost limit has a machine whose price is known."""
+    if planned.plan.limits.max_usd_per_month is not None and not used_prices(planned.plan):
+        rule = "no list price of a machine is recorded, so the head cannot compute what the cluster costs"
+        yield Broken(path="cluster.limits.max_usd_per_month", rule=rule)
+
+
+def _limits_with_prices(plan: ClusterPlan) -> list[str]:
+    """Return the paths of the limits that are compared with list prices."""
+    limits = {
+        "hour": plan.limits.max_usd_per_hour,
+        "month": plan.limits.max_usd_per_month if used_prices(plan) else None,
+    }
+    return [f"cluster.limits.max_usd_per_{time}" for time, limit in limits.items() if limit is not None]
+
+
 @check(
     "limit-can-be-kept",
     Level.WARNING,
@@ -125,9 +143,10 @@ def within_budget(planned: Planned) -> Iterator[Broken]:
 )
 def limit_is_effective(planned: Planned) -> Iterator[Broken]:
     """A stack with a price limit has only known prices and no Spot prices."""
-    if planned.plan.limits.max_usd_per_hour is None:
+    limited = _limits_with_prices(planned.plan)
+    if not limited:
         return
-    path = "cluster.limits.max_usd_per_hour"
+    path = limited[0]
     if unknown := unpriced(planned.plan):
         rule = f"the cluster can cost more than the limit, because no price is recorded for {', '.join(unknown)}"
         yield Broken(path=path, rule=rule)
@@ -215,12 +234,11 @@ def image_versions(planned: Planned) -> Iterator[Broken]:
 def prices_match_region(planned: Planned) -> Iterator[Broken]:
     """If a price limit is set, all prices are for the stack's region."""
     plan = planned.plan
-    if plan.limits.max_usd_per_hour is None:
-        return
+    limited = _limits_with_prices(plan)
     regions = dict.fromkeys(price.region for price in used_prices(plan) if price.region != plan.region)
-    if regions:
+    if limited and regions:
         yield Broken(
-            path="cluster.limits.max_usd_per_hour",
+            path=limited[0],
             rule=f"the limit is compared with list prices for {', '.join(regions)}, but machines in {plan.region} can "
             "cost up to a third more",
             words={"region": plan.region},

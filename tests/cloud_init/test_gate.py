@@ -16,7 +16,7 @@ import gate.program
 import pytest
 from gate.program import Progress
 
-from trainyard.faults import operator_reason
+from trainyard.faults import CLOSED, operator_reason
 
 WORKERS = ["a-0", "a-1"]
 
@@ -196,6 +196,46 @@ def test_gate_waits_until_the_spares_are_released(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 0, shown.pop(0), ""))
     gate.program.wait_for_spares()
     assert shown == []
+
+
+@pytest.mark.parametrize("opens_after", [None, 3])
+def test_gate_starts_no_task_while_partitions_are_closed(
+    monkeypatch: pytest.MonkeyPatch, state: Path, capsys: pytest.CaptureFixture[str], opens_after: int | None
+) -> None:
+    (state / "handover").mkdir()
+    (state / "handover" / "nodes").write_text("a-0 10.0.0.5 gpu 8 any\nb-0 10.0.0.6 cpu 0 any\n")
+    node_env = state / "node.env"
+    node_env.write_text("TRAINYARD_NODE=a-head\nTRAINYARD_SCHEDULER=slurm\n")
+    record = state / CLOSED
+    record.parent.mkdir()
+    record.write_text('{"gpu": ["limits.max_usd_per_month is spent", "UP"]}')
+    monkeypatch.setattr(
+        gate.program, "Path", lambda path: node_env if path == "/etc/trainyard/node.env" else Path(path)
+    )
+    states = {"systemctl": "active\n\nactive\n"}
+    monkeypatch.setattr(
+        gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 0, states.get(command[0], ""), "")
+    )
+    monkeypatch.setattr(gate.program, "wait_for_nodes", lambda *_: ([], {}))
+    tested: list[str] = []
+    monkeypatch.setattr(gate.program, "check_slurm", lambda workers, *_: tested.extend(workers))
+    monkeypatch.setattr(Progress, "watch", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["trainyard-gate"])
+    clock = Clock()
+
+    def pass_time(seconds: float) -> None:
+        clock.now += seconds
+        if opens_after is not None and clock.now > opens_after:
+            record.write_text("{}")
+
+    monkeypatch.setattr(gate.program, "time", SimpleNamespace(monotonic=clock, sleep=pass_time))
+    assert gate.program.main() == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    if opens_after is not None:
+        assert (tested, last, clock.now) == (["a-0", "b-0"], "3 nodes are ready", 3.5)
+        return
+    why = "no task was started on them, because limits.max_usd_per_month is spent: a-0"
+    assert (tested, last, clock.now) == (["b-0"], f"2 nodes are ready; {why}", gate.program.OPEN_SECONDS)
 
 
 def test_gate_reports_unready_nodes_with_stage_and_duration(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:

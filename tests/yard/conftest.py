@@ -197,6 +197,8 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 class LocalHead:
     """A replacement for Remote that runs the head's commands on this computer."""
 
+    notices: tuple[str, ...] = ()
+
     def __init__(self, cluster: Cluster) -> None:
         self.stack = Stack(name="local", cluster=cluster, folder=Path("/nowhere"))
         self.lines: list[str] = []
@@ -207,6 +209,8 @@ class LocalHead:
         if done.returncode:
             raise RemoteError(done.stderr.decode())
         return done.stdout.decode()
+
+    run_with_notices = run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -336,7 +336,7 @@ def test_followed_log_keeps_only_colours(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_node_reasons_are_escaped(monkeypatch: pytest.MonkeyPatch, local: Cluster) -> None:
     terminal = open_terminal(monkeypatch)
     states = {node.name: ("down", f"{CLEAR}{RED}{TITLE}gone") for node in local.nodes}
-    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=local))
+    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=local), notices=())
     monkeypatch.setattr(
         jobs, "scheduler_of", lambda _name: SimpleNamespace(nodes=lambda _: states, authors=lambda _: {})
     )

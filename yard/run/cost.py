@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainyard.errors import JobError
 from trainyard.faults import HEAD, ON_TIMES
+from trainyard.on_times import Intervals, month_bounds, month_of, parse_on_times
 from trainyard.outputs import Cluster, Prices
 from yard.run.jobs import expand
 from yard.show import say, say_json, table
@@ -24,9 +25,6 @@ _NOT_INCLUDED = (
     "list prices. Not included: boot disks, addresses, NAT, network traffic, discounts, taxes, and the time before the "
     "head's record began"
 )
-
-Intervals = Mapping[str, Sequence[tuple[float, float]]]
-"""Mapping from machine (HEAD or the node's name) to the times between which it was on, in seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +49,6 @@ class JobCost:
     name: str
     gpu_hours: float
     usd: float | None
-
-
-def parse_on_times(text: str, now: float) -> Intervals:
-    """Return the intervals in the head's record. The interval of a machine that is on ends at `now`."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    since: dict[str, float] = {}
-    for time, node, state in re.findall(r"(?m)^(\d+) (\S+) (on|off)$", text):
-        if state == "on":
-            since.setdefault(node, float(time))
-        elif node in since:
-            found.setdefault(node, []).append((since.pop(node), float(time)))
-    for node, start in since.items():
-        found.setdefault(node, []).append((start, now))
-    return found
 
 
 def costs(intervals: Intervals, cluster: Cluster, start: float, end: float) -> list[Cost]:
@@ -108,18 +92,12 @@ def _by_day(times: Iterable[tuple[float, float]], start: float, end: float) -> I
             begin = midnight
 
 
-def month_bounds(month: str) -> tuple[float, float]:
-    """Return the beginning and the end of a month (YYYY-MM, UTC) in seconds since 1970."""
-    first = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
-    return first.timestamp(), (first + timedelta(days=32)).replace(day=1).timestamp()
-
-
 def forecast(intervals: Intervals, cluster: Cluster, now: float) -> float | None:
     """Return the expected cost of the current month in dollars, or None if a price is unknown.
 
     For the rest of the month, the average of the last seven days, or of the time since the record began, continues.
     """
-    start, end = month_bounds(f"{datetime.fromtimestamp(now, UTC):%Y-%m}")
+    start, end = month_bounds(month_of(now))
     began = min((times[0][0] for times in intervals.values()), default=now)
     since = max(now - _AVERAGE_DAYS * 24 * _HOUR, began)
     spent, recent = (total(costs(intervals, cluster, begin, now)) for begin in (start, since))

@@ -324,6 +324,17 @@ def resume_job(remote: Remote, job: int, as_json: bool) -> None:
     answer(f"job {number} ({found.name}) continues in {found.run_dir}", facts, as_json)
 
 
+def _show_notices(remote: Remote) -> None:
+    for notice in remote.notices:
+        warn(f"yard: {notice}")
+
+
+def _closed(remote: Remote, job: Job) -> str:
+    """Return why a job's partition is down: the head's notices or, without notices, an operator's command."""
+    fix = f"an operator opens it with `scontrol update partitionname={job.group} state=up`"
+    return "; ".join(remote.notices) or f"somebody has closed the node group {job.group}. Fix: {fix}"
+
+
 def _machine_waits(remote: Remote, pending: Sequence[Job]) -> dict[int, str]:
     """Return a mapping from job number to a sentence, for the jobs whose node group has machines that cannot start."""
     if not pending or remote.stack.cluster.scheduler != "slurm":
@@ -335,10 +346,14 @@ def _machine_waits(remote: Remote, pending: Sequence[Job]) -> dict[int, str]:
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     """Print the jobs from the last `days` days. If `long` is set, include goodput and lost time."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
+    _show_notices(remote)
     goodputs = _goodputs(remote, found) if long else {}
     faults = node_faults(remote, found)
     limited = [job.id for job in found if job.state == "PENDING" and is_limit(job.reason)]
     limits = held(remote, limited) if limited else {}
+    limits |= {
+        job.id: _closed(remote, job) for job in found if job.state == "PENDING" and job.reason == "PartitionDown"
+    }
     limits |= _machine_waits(remote, [job for job in found if job.state == "PENDING" and job.id not in limits])
     if as_json:
         rows = [job.as_json() | {"node_fault": faults.get(job.id)} for job in found]
@@ -411,6 +426,7 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
     try:
         scheduler = scheduler_of(cluster.scheduler)
         states = scheduler.nodes(remote)
+        _show_notices(remote)
         if not all(is_in_service(state) for state, _ in states.values()):
             authors = scheduler.authors(remote)
     except RemoteError as error:

@@ -172,6 +172,7 @@ _WAITING = {
     "ReqNodeNotAvail": "a required node is down or reserved",
     "Nodes_required_for_job_are_DOWN": "waiting for nodes that are down, drained or reserved (see `yard nodes`)",
     "NodeDown": "a required node is down",
+    "PartitionDown": "its node group is closed (see `yard ps`)",
     "PartitionConfig": "requires more resources than its node group has",
 }
 

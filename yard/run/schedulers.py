@@ -217,7 +217,7 @@ class Slurm:
             f"scontrol -o show jobs; echo {_ACCOUNTING}; "
             f"sacct -a -X -n -P -S now-{days}days -o {SACCT_FIELDS} 2>/dev/null || true"
         )
-        now, _, before = remote.run(command).partition(_ACCOUNTING)
+        now, _, before = remote.run_with_notices(command).partition(_ACCOUNTING)
         lists = [parse_sacct(before), parse_scontrol(now)]
         if remote.stack.cluster.users:
             # A separate command, because a job's name could also imitate a separator.
@@ -263,7 +263,7 @@ class Slurm:
 
         Slurm 24.11.5 still prints the old reason of a node that has returned to service (seen 2026-11-24).
         """
-        lines = remote.run("sinfo -a -h -N -o '%N|%T|%E'").splitlines()
+        lines = remote.run_with_notices("sinfo -a -h -N -o '%N|%T|%E'").splitlines()
         rows = (line.split("|", 2) for line in lines if line.count("|") >= 2)  # noqa: PLR2004  (two separators)
         return {
             name: (state, "" if reason == "none" or is_in_service(state) else reason) for name, state, reason in rows

@@ -239,6 +239,8 @@ def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None
     """Submit a job and print its number. `ended` and the errors are the same as for `submit`."""
     submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
+    for notice in remote.notices:
+        warn(f"yard: {notice}")
     if as_json:
         facts = {"id": submitted.job, "name": prepared.name, "run_dir": submitted.run_dir, "commit": commit}
         say_json({**facts, "left_out": prepared.tree.left_out if prepared.tree else ()})
@@ -284,7 +286,7 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
         line = _share(line, prepared.readable_by, f"{jobs_dir}/{name}")
     seconds = _SUBMIT_SECONDS + (tree.size // _MIB * _SECONDS_PER_MIB if tree is not None else 0)
     try:
-        printed = remote.run(line, stdin=pack(name, files, tree), seconds=seconds)
+        printed = remote.run_with_notices(line, stdin=pack(name, files, tree), seconds=seconds)
     except RemoteError as error:
         if "sbatch: error" not in str(error):
             raise

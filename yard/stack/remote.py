@@ -10,9 +10,11 @@ from pathlib import Path
 
 from trainyard.certificate import expiry
 from trainyard.errors import RemoteError
+from trainyard.faults import NOTICES
 from yard.stack.load import ADMIN_CERTIFICATE, ADMIN_SUFFIX, TUNNEL_LOG, Stack, load_stack
 
 _SSH_FAILED = 255
+_END = "===notices==="
 _NEVER_STARTED = (
     "Host key verification failed",
     "Connection refused",
@@ -30,6 +32,9 @@ _NEVER_STARTED = (
 
 class Remote:
     """Connects to a stack's hosts. After the first failed connection, the stack's outputs are read again."""
+
+    notices: tuple[str, ...] = ()
+    """The head's sentences for users, which `run_with_notices` has read."""
 
     def __init__(self, stack: Stack, owner: str = "") -> None:
         self.stack, self._refreshed = stack, False
@@ -117,6 +122,15 @@ class Remote:
                 f"cannot reach {head.name}: no tunnel: {reason}. Fix: log in if necessary; otherwise {start}"
             )
         raise RemoteError(f"cannot reach {head.name} ({head.address} port {head.port}): {message}; {start}")
+
+    def run_with_notices(self, command: str, *, stdin: bytes = b"", seconds: float = 60) -> str:
+        """Run `command` like `run`, and also read the head's notices."""
+        # The notices come first, because a job's name in the output of `command` can contain any line.
+        path = shlex.quote(f"{self.stack.cluster.state_dir}/{NOTICES}")
+        printed = self.run(f"cat {path} 2>/dev/null; echo {_END}; {command}", stdin=stdin, seconds=seconds)
+        notices, found, output = printed.partition(f"{_END}\n")
+        self.notices = tuple(notices.splitlines()) if found else ()
+        return output if found else printed
 
     @contextmanager
     def lines(self, command: str) -> Iterator[Iterator[str]]:

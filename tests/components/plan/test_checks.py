@@ -130,6 +130,11 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     ),
     "driver-available": (with_driver("install"), with_driver("install", image="debian-12"), DRIVER),
     "driver-without-gpus": (with_driver("install"), with_driver("install", gpu="fake"), DRIVER),
+    "month-limit-has-prices": (
+        planned("gcp-a2", {**SLURM, "limits": {"max_usd_per_month": 100}}),
+        planned("local", {"limits": {"max_usd_per_month": 100}}),
+        "cluster.limits.max_usd_per_month",
+    ),
     "within-budget": (gcp(limit=62.69), gcp(limit=62.68), LIMIT),
     "limit-can-be-kept": (gcp(limit=70), gcp(limit=70, gpu="a4-highgpu-8g"), LIMIT),
     # The disk's write throughput is 240 MiB/s plus 0.48 MiB/s per GiB. Each of the 16 GPUs needs 20 MiB/s.
@@ -237,6 +242,13 @@ def test_invalid_lists_of_hosts_are_refused(bad: Draft, path: str, words: str) -
 )
 def test_findings_have_check_id_and_level(subject: Draft, found: list[tuple[str, Level]]) -> None:
     assert [(finding.check, finding.level) for finding in run_checks(DRAFT_CHECKS, subject)] == found
+
+
+def test_month_limit_warns_of_unknown_prices_and_other_regions() -> None:
+    limits = {**SLURM, "limits": {"max_usd_per_month": 100}, "storage__shared": {"kind": "head_nfs"}}
+    for check, gpu in (("limit-can-be-kept", "a4-highgpu-8g"), ("price-region", "a3-highgpu-8g")):
+        problems = list(CHECKS[check].run(planned("gcp-a2", {**limits, "nodes__gpu__machine": gpu})))
+        assert [problem.path for problem in problems] == ["cluster.limits.max_usd_per_month"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,11 @@ from dataclasses import replace
 from ipaddress import IPv4Network
 
 import pytest
+from repair.budget import Budget
+from repair.service import read_site
 
 from components.catalog import prices
+from components.node.parameters import render_repair
 from components.plan.plan import ClusterPlan, group_capacity
 from components.platforms import demand
 from components.spec.cluster import MAX_GROUPS
@@ -150,6 +153,19 @@ def test_spot_machines_use_the_source_of_their_price(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("components.platforms.demand.prices", lambda provider: {**prices(provider), row.name: row})
     found = demand.used_sources(planned("gcp-a2", SPOT_WITH_LIMIT).plan)
     assert found == (prices("gcp")["n2-standard-8"].source, "spot list of 2026-01-01")
+
+
+def test_the_head_gets_the_month_limit_and_the_known_prices() -> None:
+    limits = {"max_usd_per_month": 1000, "when_spent": "requeue"}
+    stack = planned("azure-a100", {"limits": limits, "nodes__gpu__capacity": {"kind": "spot"}})
+    text = render_repair(stack.plan, budget=demand.month_budget(stack.plan))
+    # The price of Spot machines on Azure is unknown.
+    head = (stack.plan.head.machine.usd_per_hour or 0) + (demand.services(stack.plan)[0].usd or 0)
+    assert read_site(text or "").budget == Budget(1000, "requeue", {"head": head})
+    assert list(limit_is_effective.run(stack)) != []
+    assert demand.month_budget(planned("azure-a100", {}).plan) is None
+    gpu = demand.month_budget(planned("azure-a100", {"limits": limits}).plan)
+    assert (gpu or {})["usd_per_hour"].keys() == {"head", f"{stack.plan.name}-gpu"}
 
 
 def test_limit_includes_the_storage() -> None:

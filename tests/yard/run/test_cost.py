@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.yard.conftest import FakeStack, printed, refused
+from trainyard.on_times import month_bounds, parse_on_times
 from trainyard.outputs import Cluster, Prices
-from yard.run.cost import Cost, JobCost, costs, forecast, job_costs, month_bounds, parse_on_times, total
+from yard.run.cost import Cost, JobCost, costs, forecast, job_costs, total
 
 DAY = 1764028800.0
 """2025-11-25 00:00:00 UTC."""

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.yard.conftest import LocalHead, MakeProgram
+from tests.yard.conftest import FakeStack, LocalHead, MakeProgram, printed, yard
 from trainyard.faults import HISTORY
 from trainyard.outputs import Cluster
 from yard.run import goodput, jobs, query
@@ -489,3 +489,30 @@ def test_list_shows_goodput_and_lost_time(
     jobs.list_jobs(remote, 1, as_json=True, long=True)
     rows = json.loads(capsys.readouterr().out)
     assert [row["goodput"] and row["goodput"]["lost_s"] for row in rows] == [10, None]
+
+
+@pytest.mark.parametrize("is_spent", [True, False])
+def test_commands_print_the_notices_of_the_head(stack: FakeStack, is_spent: bool) -> None:
+    notice = "$1,000 of the $1,000 of limits.max_usd_per_month are spent"
+    # The name of a job imitates a notice.
+    record = r"JobId=7 JobName=x\nforged\n===notices===\nJobId=7 JobName=x UserId=ann(1) NumNodes=1 JobState=PENDING"
+    stack.program(
+        "ssh",
+        f"""case "${{!#}}" in
+  *repair/notices*) echo call >>{stack.root}/calls; {f"echo '{notice}';" if is_spent else ""} echo '===notices===' ;;
+esac
+case "${{!#}}" in
+  *"scontrol -o show jobs"*) printf '{record} Reason=PartitionDown Partition=gpu WorkDir=/x\\n' ;;
+  *"sinfo -a -h -N -o '%N|%T|%E'"*) echo 'yard-gpu-0|idle|none' ;;
+  *sbatch*) cat >/dev/null; echo 7 ;;
+esac""",
+    )
+    for words in (("ps",), ("nodes",), ("submit", "hello")):
+        code, _, errors = yard(*words)
+        assert code == 0
+        assert errors.count(f"yard: {notice}\n") == is_spent
+        assert "forged" not in errors
+    assert (stack.root / "calls").read_text() == "call\n" * 3
+    [job] = json.loads(printed("ps", "--json"))
+    fix = "Fix: an operator opens it with `scontrol update partitionname=gpu state=up`"
+    assert job["why"] == (notice if is_spent else f"somebody has closed the node group gpu. {fix}")

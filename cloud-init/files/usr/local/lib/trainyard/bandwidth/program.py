@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gate.program import nodes_in, powered_down, reasons, run, write_line
+from gate.program import closed, nodes_in, powered_down, reasons, run, write_line
 
 from bandwidth.results import (
     Group,
@@ -323,7 +323,7 @@ def run_gate(state: Path, measure_nodes: Measure = measure) -> list[str]:
         valid = {name for name, node in members.items() if record.boots.get(name) == node.boot_id}
         record.keep(valid, group)
         resume(drained() & set(members) - set(record.faulty))
-        free = nodes_in("idle") - powered_down()
+        free = set() if group.name in closed() else nodes_in("idle") - powered_down()
         gate = Gate(group, {name: node for name, node in members.items() if name in free}, record, mpi, measure_nodes)
         gate.run()
         problems += gate.problems

@@ -18,13 +18,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from trainyard.faults import BANDWIDTH, GONE, QUARANTINE, cause_of, fault, is_own, operator_in
+from trainyard.faults import BANDWIDTH, CLOSED, GONE, QUARANTINE, cause_of, fault, is_own, operator_in
 from trainyard.printable import printable
 
 STATE = Path("/var/lib/trainyard")
 SILENCE_SECONDS = 50.0
 IDLE_SECONDS = 60.0
 """How much longer the gate waits for nodes whose jobs must end first. Jobs can take days."""
+OPEN_SECONDS = 20.0
+"""How long the gate waits for closed partitions. trainyard-repair was restarted before, if its parameters changed."""
 SHOWN_NODES = 8
 DRAINED_BY = {BANDWIDTH: "drained by the bandwidth gate", QUARANTINE: "quarantined by yard heal"}
 OUT_OF_SERVICE = "drain,down,fail,maint,no_respond,resv"
@@ -298,6 +300,22 @@ def wait_for_spares() -> None:
         time.sleep(0.5)
 
 
+def closed() -> dict[str, str]:
+    """Return a mapping from each partition that trainyard-repair has set down to the reason."""
+    try:
+        return {name: reason for name, (reason, _) in json.loads((STATE / CLOSED).read_text()).items()}
+    except (OSError, ValueError):
+        return {}
+
+
+def wait_for_partitions() -> dict[str, str]:
+    """Return the closed partitions. After a change, trainyard-repair takes some seconds to set partitions up again."""
+    deadline = time.monotonic() + OPEN_SECONDS
+    while (found := closed()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return found
+
+
 def start_tasks(nodes: Mapping[str, list[str]]) -> str | None:
     """As the job user, start a task on each node in each of its partitions. Return an error message, if any.
 
@@ -354,9 +372,13 @@ def run_gate() -> int:
     slurm = parameters["TRAINYARD_SCHEDULER"] == "slurm"
     drained = drained_nodes() if slurm and not problems else {}
     off = powered_down() if slurm and not problems else set()
+    shut = wait_for_partitions() if slurm and not problems else {}
+    untested = {
+        name: f"no task was started on them, because {shut[group]}" for name, _, group, *_ in nodes if group in shut
+    }
     if not problems:
         progress.waiting_for = f"an SSH login on each of {1 + len(workers)} hosts"
-        usable = [name for name in idle if name not in drained and name not in off]
+        usable = [name for name in idle if name not in drained and name not in off and name not in untested]
         if slurm:
             wait_for_spares()
         problem = check_slurm(usable, 300, progress) if slurm else check_ssh([head, *workers])
@@ -373,6 +395,7 @@ def run_gate() -> int:
         write_line(f"{name}: {reason}. It finishes without another `pulumi up` when its jobs have ended")
     out = {name: why for name, why in sorted(drained.items()) if name in idle}
     out |= {name: "powered down until a job needs them" for name in sorted(off) if name in idle}
+    out |= {name: why for name, why in sorted(untested.items()) if name in idle and name not in out}
     rest = f"; {len(waiting)} wait for their jobs to end" if waiting else ""
     for why in dict.fromkeys(out.values()):
         rest += f"; {why}: {', '.join(name for name in out if out[name] == why)}"

@@ -1,7 +1,8 @@
 """The service `trainyard-repair` on the head.
 
 It holds spares back, sets lost workers down, records when nodes left service, and starts and stops the machines of
-elastic groups (power.py). The only program that it runs is scontrol.
+elastic groups (power.py). While the month's cost limit is spent, it sets the partitions down (budget.py). The only
+program that it runs is scontrol.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from typing import Any
 
 from health.slurm import SlurmNode, parse
 
+from repair.budget import SPENT, Budget, Meter
 from repair.channels import channel
-from repair.partitions import write_atomically
+from repair.partitions import Closed, write_atomically
 from repair.power import OFF, Elastic, Power, Reconciler
 from trainyard.faults import (
+    CLOSED,
     GONE,
     HEAD,
     HISTORY,
+    NOTICES,
     ON_TIMES,
     SLURMD,
     Change,
@@ -121,6 +125,7 @@ class Site:
     groups: tuple[Group, ...]
     start_seconds: float = 0.0
     channel: Mapping[str, str] = field(default_factory=dict)
+    budget: Budget | None = None
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -132,7 +137,8 @@ def read_site(text: str) -> Site:
     found = json.loads(text)
     groups = tuple(_group(name, row) for name, row in found["groups"].items())
     power = found.get("power", {})
-    return Site(found["silent_seconds"], groups, power.get("start_seconds", 0.0), power.get("channel", {}))
+    budget = Budget(**found["budget"]) if "budget" in found else None
+    return Site(found["silent_seconds"], groups, power.get("start_seconds", 0.0), power.get("channel", {}), budget)
 
 
 def _group(name: str, row: Mapping[str, Any]) -> Group:
@@ -364,6 +370,10 @@ class Service:
     has_spares: bool = field(init=False)
     changes: dict[str, tuple[Change, ...]] = field(init=False)
     on_times: OnTimes = field(init=False)
+    closed: Closed = field(init=False)
+    meter: Meter | None = field(init=False)
+    notices: str = field(init=False)
+    """The content of NOTICES."""
     listed: float | None = None
     """The time of the last listing, or None if any node was missing or unusable."""
     reservations_checked: bool = False
@@ -379,9 +389,14 @@ class Service:
             self.reconciler = Reconciler(elastic, self.power, self.control, self.site.start_seconds)
         self.changes = load_history(self.state / HISTORY)
         self.on_times = OnTimes(self.state / ON_TIMES)
+        self.closed = Closed(self.state / CLOSED, self.control)
+        budget, shown = self.site.budget, self.state / NOTICES
+        self.meter = Meter(budget, self.state / ON_TIMES, self.control) if budget is not None else None
+        self.notices = shown.read_text() if shown.exists() else ""
 
     def run_once(self, now: float, wall: float) -> None:
         """Check all nodes once. `now` is a monotonic time, and `wall` is in seconds since 1970."""
+        self._close_partitions(now, wall)
         awake = {name: address for name, address in self.site.addresses.items() if name not in self.off}
         answers = self.answering(awake)
         self.watch.record(awake, answers, now)
@@ -408,6 +423,25 @@ class Service:
             found = {name: node.slurm for name, node in nodes.items()}
             self.reconciler.run_once(found, idle, now, gated=is_gated)
         self._record_machines(wall)
+
+    def _close_partitions(self, now: float, wall: float) -> None:
+        """Set partitions down or up again, and tell users why."""
+        wanted: dict[str, str] = {}
+        notices: list[str] = []
+        if self.meter is not None:
+            # The other groups cost the same without jobs.
+            self.meter.run_once([group.name for group in self.site.groups if group.elastic is not None], now, wall)
+            notices += filter(None, [self.meter.notice])
+            wanted |= dict.fromkeys((group.name for group in self.site.groups if self.meter.is_spent), SPENT)
+        self.closed.keep(wanted)
+        if self.reconciler is not None:
+            self.reconciler.closed = frozenset(
+                name for group in self.site.groups if group.name in wanted for name in group.nodes
+            )
+        text = "".join(f"{notice}\n" for notice in notices)
+        if text != self.notices:
+            write_atomically(self.state / NOTICES, text)
+            self.notices = text
 
     def _record_machines(self, wall: float) -> None:
         known: Mapping[str, str] = {}
