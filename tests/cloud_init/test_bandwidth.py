@@ -124,6 +124,15 @@ def test_a_busy_node_is_measured_by_the_next_run(site: Site) -> None:
     assert set(site.drained) == {"a-3"}
 
 
+def test_closed_partitions_are_measured_by_a_later_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth.program, "closed", lambda: {"a": "spent"})
+    assert run_gate(site.state, site.measure) == []
+    assert site.runs == []
+    monkeypatch.setattr(bandwidth.program, "closed", dict)
+    assert run_gate(site.state, site.measure) == []
+    assert site.runs
+
+
 def test_a_second_gate_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth.program, "STATE", tmp_path)
 

@@ -55,7 +55,8 @@ class Slurm(Partitions):
             case ("requeue", job):
                 self.calls.append(f"requeue {job}")
                 partition, state, is_batch = self.jobs[job]
-                if state != "RUNNING" or not is_batch:
+                assert (state, is_batch) == ("RUNNING", True), job
+                if self.fails:
                     return None
                 self.jobs[job] = (partition, "PENDING", True)
             case ("update", job, "timelimit=1"):
@@ -68,8 +69,9 @@ class Slurm(Partitions):
         return ""
 
     def _line(self, job: str) -> str:
-        partition, state, _ = self.jobs[job]
-        return f"JobId={job} JobName=x UserId=ann(1) JobState={state} Reason=None Partition={partition} NumNodes=1\n"
+        partition, state, is_batch = self.jobs[job]
+        flags = f"Requeue=1 Restarts=0 BatchFlag={int(is_batch)}"
+        return f"JobId={job} JobName=x JobState={state} Reason=None {flags} Partition={partition} NumNodes=1\n"
 
 
 class Machines:
@@ -208,12 +210,15 @@ def test_jobs_in_elastic_groups_are_requeued_or_ended_after_a_notice(head: HeadN
     head.at(spent_at + NOTICE_SECONDS - 1)
     ended = [call for call in head.slurm.calls if "update" not in call]
     assert ended == ["notify 7", "notify 8"]
+    # A call that fails is repeated. It does not shorten the time limit of a job that can be requeued.
+    head.slurm.fails = True
     head.at(spent_at + NOTICE_SECONDS + 60)
+    head.slurm.fails = False
     head.at(spent_at + NOTICE_SECONDS + 120)
     assert [call for call in head.slurm.calls if "update" not in call][2:] == [
         "requeue 7",
-        "requeue 8",
         "end jobid=8",
+        "requeue 7",
     ]
     assert set(head.slurm.jobs) == {"7", "9", "10"}
 
@@ -225,5 +230,5 @@ def test_a_name_that_imitates_a_running_job_ends_no_waiting_job(head: HeadNode) 
     head.slurm.forged = "JobId=9 JobName=y JobState=RUNNING Reason=None Partition=a\n"
     for minute in range(10):
         head.at(NOVEMBER + 10 * HOUR + 60 * minute)
-    assert "requeue 9" in head.slurm.calls
-    assert "9" in head.slurm.jobs
+    assert "notify 9" in head.slurm.calls
+    assert head.slurm.jobs == {"9": ("a", "PENDING", False)}

@@ -1,8 +1,8 @@
 """The monthly cost limit (limits.max_usd_per_month): what the month has cost at list prices, and what follows from it.
 
-A running job that `scontrol requeue` refuses (slurmctld/job_mgr.c of Slurm 23.11.4 and 24.11.5, read 2026-11-27: jobs
-without a batch script and jobs with `--no-requeue`) gets a time limit that has passed, and so ends with the state
-TIMEOUT. A requeued job keeps its time limit, so the limit of other jobs is not changed.
+`scontrol requeue` refuses jobs without a batch script and jobs with `--no-requeue` (_job_requeue_op in
+slurmctld/job_mgr.c of Slurm 23.11.4 and 24.11.5, read 2026-11-27). These get a time limit of one minute, which has
+passed, and end with the state TIMEOUT. A requeued job keeps its time limit, so the limit of other jobs is not changed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ SPENT = "limits.max_usd_per_month is spent"
 _CHECK_SECONDS = 60.0
 _HOUR = 3600.0
 _RUNNING = re.compile(r"(?m)^JobId=(\d+) .* JobState=(?:RUNNING|CONFIGURING|SUSPENDED) .* Partition=(\S+)")
+
+_NO_REQUEUE = re.compile(r" (?:Requeue|BatchFlag)=0\b")
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,11 @@ class Meter:
                 self.control("notify", job, f"{SPENT}: this job is requeued or ended in {NOTICE_SECONDS / 60:.0f} min")
         self.told = {job: self.told.get(job, now) for job in running}
         for job, since in self.told.items():
-            if now - since < NOTICE_SECONDS or self.control("requeue", job) is not None:
+            if now - since < NOTICE_SECONDS:
                 continue
             # Read again, because the name of a job can contain line breaks and so imitate other jobs in a list.
-            if any(found == job for found, _ in _RUNNING.findall(self.control("-o", "show", "job", job) or "")):
-                self.control("update", f"jobid={job}", "timelimit=1")
+            row = self.control("-o", "show", "job", job) or ""
+            if not any(found == job for found, _ in _RUNNING.findall(row)):
+                continue
+            is_ended = _NO_REQUEUE.search(row) is not None
+            self.control(*(("update", f"jobid={job}", "timelimit=1") if is_ended else ("requeue", job)))
