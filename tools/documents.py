@@ -64,7 +64,8 @@ ENDED_JOB = _document(
 ESTIMATE = _object(
     "Estimate", "The price of a job on a cluster that does not exist yet. Unknown values are null.",
     source=str, file=str, group=str | None, nodes=int | None, cluster_usd_per_hour=float | None,
-    job_usd_per_hour=float | None, limit_s=int | None, usd_at_limit=float | None, time_s=float | None,
+    job_usd_per_hour=float | None, limit_s=int | None, usd_at_limit=float | None, max_usd=float | None,
+    time_s=float | None,
 )
 LAYOUTS = _list(_object("Layout", layout=str, recompute=bool, bytes=Counts, fits=bool))
 LOG_LINE = _document("LogLine", "A line of a followed log.", line=str)

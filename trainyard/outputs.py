@@ -179,12 +179,13 @@ NO_TRANSPORT = Transport()
 @dataclass(frozen=True, kw_only=True)
 class Prices:
     """List prices in dollars per hour. `nodes` is the price of one machine by node group. `services` are the shared
-    storage and the gateway. A price is None if it is unknown.
+    storage and the gateway. A price is None if it is unknown. `spot` lists the groups whose price is a Spot price.
     """
 
     head: float | None = None
     nodes: Mapping[str, float | None] = field(default_factory=dict)
     services: float | None = None
+    spot: tuple[Name, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +249,13 @@ class Cluster:
         """The hosts' private addresses by name, starting with the head."""
         return {self.head.name: self.head.private_ip, **{node.name: node.private_ip for node in self.nodes}}
 
+    def firm_usd(self, group: str) -> float | None:
+        """Return a node's list price in dollars per hour, or None if it is unknown or is a Spot price.
+
+        Limits on cost use this price, because a recorded Spot price can be too low.
+        """
+        return None if self.prices is None or group in self.prices.spot else self.prices.nodes.get(group)
+
     def busbw_floor(self, group: str, nodes: int) -> float | None:
         """Return the published minimum bus bandwidth, in GB/s, of an all-reduce on `nodes` nodes, or None."""
         return (self.thresholds if nodes == 1 else self.pair_thresholds).get(group)
@@ -257,12 +265,14 @@ def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError if the contract forbids a value.
 
     Older versions of yard reject unknown fields. Therefore, `repair: ask` and an empty `tunnel`, `transport`, `spares`,
-    `users`, `prices` or `unready` are omitted.
+    `users`, `prices`, `prices.spot` or `unready` are omitted.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
     for name in ("transport", "spares", "users", "prices", "unready"):
         if not found[name]:
             del found[name]
+    if cluster.prices is not None and not cluster.prices.spot:
+        del found["prices"]["spot"]
     if cluster.repair == "ask":
         del found["repair"]
     if cluster.head.tunnel is None:

@@ -72,4 +72,5 @@ def _prices(plan: ClusterPlan) -> Prices | None:
         head=host_usd(plan.head),
         nodes={group: host_usd(plan.group(group)[0]) for group in plan.groups},
         services=round(sum(known), 4) if len(known) == len(used) else None,
+        spot=tuple(group for group in plan.groups if plan.group(group)[0].spot),
     )

@@ -133,7 +133,8 @@ def submit(
     jobs = prepare(remote.stack.cluster)
     if dry_run:
         lines = notes(jobs[0].file, jobs[0].environment, jobs[0].packages, remote.stack.cluster)
-        show_files(jobs, as_json, {"estimate": None, "environment": lines}, lines)
+        limit = [jobs[0].cost_limit] if jobs[0].cost_limit else []
+        show_files(jobs, as_json, {"estimate": None, "environment": lines}, [*limit, *lines])
         return
     jobs = provide(remote, jobs, builds=bool(packages))
     if len(jobs) > 1:

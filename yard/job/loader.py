@@ -47,6 +47,9 @@ def _combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Iter
     if raw.get("container") is not None and raw.get("with") is not None:
         rule = "a container has its own Python packages, so `with` would not be used"
         yield Problem(path="with", rule=rule, fix="install the packages in `setup`, or remove `container`")
+    if raw.get("group") is not None and raw.get("groups") is not None:
+        rule = "only one of `group` and `groups` is allowed"
+        yield Problem(path="groups", rule=rule, fix="remove one of them; --group replaces both")
     if raw.get("array") is None:
         yield from _index_problems(raw)
     secrets, env = raw.get("secrets"), raw.get("env")
@@ -152,6 +155,8 @@ def load_job(
     problems += _smoke_problems(small, wanted=smoke)
     if smoke and isinstance(small, dict):
         raw = {key: value for key, value in {**raw, **small}.items() if value is not None or key not in small}
+    if "group" in overrides:
+        raw.pop("groups", None)
     checked = None
     if raw or not problems:
         try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from trainyard.errors import JobFileError, Problem, StackError
 from trainyard.outputs import NO_TRANSPORT, Cluster, Node, Transport
@@ -44,10 +45,11 @@ class Placement:
 
     scheduler: str
     shared_path: str
-    group: str
+    groups: tuple[str, ...]
+    """The groups of which the scheduler chooses one. Their nodes have the same number of GPUs and the same fabric."""
     nodes: int
     hosts: tuple[Node, ...]
-    """All nodes in the group. The scheduler chooses among them."""
+    """All nodes in the groups. The scheduler chooses among them."""
     gpus_per_node: int
     tasks_per_node: int
     whole_nodes: bool
@@ -56,7 +58,9 @@ class Placement:
     env: Mapping[str, str]
     transport: Transport
     busbw_floor: float | None
-    """The published minimum bus bandwidth in GB/s of an all-reduce on `nodes` nodes, or None if none is published."""
+    """The published minimum bus bandwidth in GB/s of an all-reduce on `nodes` nodes in any of the groups, or None."""
+    usd_per_hour: float | None
+    """The list price of `nodes` nodes in the dearest group. None if a price is unknown or is a Spot price."""
 
 
 def refuse_unready(cluster: Cluster) -> None:
@@ -73,39 +77,98 @@ def drives_gpus(node: Node) -> bool:
 def place(job: LoadedJob, cluster: Cluster) -> Placement:
     """Choose the job's node group, and determine the values that the job file omits.
 
-    If the job file names no group, the first suitable group in the outputs is chosen. Raises JobFileError, which lists
-    every group's problems, if no group is suitable. Raises StackError if the cluster has never become ready.
+    If the job file names no group, the first suitable group in the outputs is chosen. All of the job file's `groups`
+    must be suitable. Raises JobFileError, which lists every group's problems, if no group is suitable. Raises
+    StackError if the cluster has never become ready.
     """
     refuse_unready(cluster)
     spec = job.spec
     groups: dict[str, list[Node]] = {}
     for node in cluster.nodes:
         groups.setdefault(node.group, []).append(node)
-    if spec.group is not None and spec.group not in groups:
-        rule = f"cluster '{cluster.name}' has no node group '{spec.group}'"
-        refuse(job.file, "group", rule, f"use one of: {', '.join(groups)}")
-    wanted = [spec.group] if spec.group is not None else list(groups)
-    problems = {name: list(_problems(spec, name, groups[name], cluster.spares.get(name, 0))) for name in wanted}
-    group = next((name for name in wanted if not problems[name]), None)
-    if group is None:
-        raise JobFileError(job.file, [problem for found in problems.values() for problem in found])
-    node = groups[group][0]
+    named = spec.groups or ((spec.group,) if spec.group is not None else ())
+    key, fix = "groups" if spec.groups else "group", f"use one of: {', '.join(groups)}"
+    problems = {
+        name: list(_problems(spec, name, groups[name], cluster.spares.get(name, 0)))
+        if name in groups
+        else [Problem(path=key, rule=f"cluster '{cluster.name}' has no node group '{name}'", fix=fix)]
+        for name in named or groups
+    }
+    differing = list(_differing({name: groups[name][0] for name in spec.groups if name in groups}))
+    suitable = tuple(name for name in problems if not problems[name])
+    if differing or len(suitable) < max(1, len(named)):
+        raise JobFileError(job.file, [problem for found in (*problems.values(), differing) for problem in found])
+    chosen = suitable if named else suitable[:1]
+    group, node = chosen[0], groups[chosen[0]][0]
     gpus = _gpus(spec, node)
     real_gpus = gpus > 0 and drives_gpus(node)
     return Placement(
         scheduler=cluster.scheduler,
         shared_path=cluster.shared_path,
-        group=group,
+        groups=chosen,
         nodes=spec.nodes,
-        hosts=tuple(groups[group]),
+        hosts=tuple(host for name in chosen for host in groups[name]),
         real_gpus=real_gpus,
         gpus_per_node=gpus,
         tasks_per_node=spec.tasks_per_node or (gpus if real_gpus else 1),
         whole_nodes=gpus == node.gpus and spec.memory_per_node is None,
         env=cluster.env.get(group, {}),
         transport=cluster.transport.get(group, NO_TRANSPORT),
-        busbw_floor=cluster.busbw_floor(group, spec.nodes),
+        busbw_floor=_across(min, (cluster.busbw_floor(name, spec.nodes) for name in chosen)),
+        usd_per_hour=_across(max, (_usd(cluster, name, spec.nodes) for name in chosen)),
     )
+
+
+def _across(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    """Return the minimum or maximum of `values`, or None if one of them is unknown."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return choose(known) if len(known) == len(found) else None
+
+
+def _usd(cluster: Cluster, group: str, nodes: int) -> float | None:
+    price = cluster.firm_usd(group)
+    return None if price is None else price * nodes
+
+
+def _differing(first: Mapping[str, Node]) -> Iterator[Problem]:
+    """Yield a problem if groups' nodes differ in a fact that a job's script contains. `first` has a node per group."""
+    facts = {name: (node.gpus, drives_gpus(node), node.fabric) for name, node in first.items()}
+    if len(set(facts.values())) > 1:
+        each = ", ".join(f"{name}: {gpus} GPUs, {fabric}" for name, (gpus, _, fabric) in facts.items())
+        rule = f"the nodes of all groups must have the same number of GPUs and the same fabric ({each})"
+        yield Problem(path="groups", rule=rule, fix="remove groups, or submit one job for each kind of node")
+
+
+def budget_seconds(spec: JobSpec, placement: Placement) -> int | None:
+    """Return how long the job may run in all of its starts, in seconds, or None without `max_usd`."""
+    if spec.max_usd is None or placement.usd_per_hour is None:
+        return None
+    # Without the addition, a rounding error could take a minute from the limit.
+    return int(spec.max_usd * 3600 / placement.usd_per_hour + 1e-6)
+
+
+def limited(job: LoadedJob, cluster: Cluster, placement: Placement) -> LoadedJob:
+    """Return the job with the smaller of its own time limit and the one that `max_usd` allows, in whole minutes.
+
+    Raises JobFileError if a price is unknown, or if the time limit would be less than a minute.
+    """
+    spec = job.spec
+    if spec.max_usd is None:
+        return job
+    unknown = [name for name in placement.groups if cluster.firm_usd(name) is None]
+    if unknown or placement.usd_per_hour is None:
+        none = "Spot machines, existing hosts and local machines have none"
+        rule = f"needs a fixed list price, which is unknown for group {' and '.join(unknown)} ({none})"
+        refuse(job.file, "max_usd", rule, "remove max_usd, and limit the job with `time`")
+    minutes = (budget_seconds(spec, placement) or 0) // 60
+    if minutes < 1:
+        hourly = f"the list price of the job's nodes is ${placement.usd_per_hour:.2f} per hour"
+        rule = f"allows less than one minute, because {hourly}"
+        refuse(job.file, "max_usd", rule, f"use at least {math.ceil(placement.usd_per_hour / 0.6) / 100:g}")
+    if spec.seconds <= minutes * 60:
+        return job
+    return replace(job, spec=replace(spec, time=f"{minutes}m"))
 
 
 def _gpus(spec: JobSpec, node: Node) -> int:

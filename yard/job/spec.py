@@ -307,6 +307,22 @@ def _mount(value: Any) -> Iterator[Problem]:
         yield Problem(path="", rule=rule, fix="for example '/data:/data:ro'")
 
 
+_group = text_like(r"\S+", "must be the name of a node group", "`yard nodes` lists them")
+
+
+def _groups(value: Any) -> Iterator[Problem]:
+    if value == []:
+        yield Problem(path="", rule="must list at least one node group", fix="for example `groups: [a, b]`")
+    yield from list_of(_group, "groups: [a, b]")(value)
+    for index, name in enumerate(value if isinstance(value, list) else ()):
+        if name in value[:index]:
+            yield Problem(path=f"[{index}]", rule=f"'{name}' is listed twice", fix="remove one of them")
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < 1e9  # noqa: PLR2004  (neither infinite nor NaN)
+
+
 _container = section(
     {
         "image": text_like(r"[\w./:@#+-]+", "must be an image name", "for example 'nvcr.io/nvidia/pytorch:26.01-py3'"),
@@ -328,6 +344,8 @@ class JobSpec:
     """The minimum number of nodes that an elastic job needs to continue. None means one node."""
     group: str | None = None
     """The node group, or None for the first suitable group."""
+    groups: Sequence[str] = ()
+    """The node groups of which Slurm chooses one, or empty for `group`."""
     account: str | None = None
     """The Slurm account, or None for the user's default."""
     readable_by: str | None = None
@@ -370,6 +388,8 @@ class JobSpec:
     array: str | None = None
     """The numbers of an array's jobs in sbatch's notation, or None for a single job."""
     time: str = "1h"
+    max_usd: float | None = None
+    """The most dollars that all starts of the job may cost at list prices, or None if there is no limit."""
     retries: int = 0
     """The maximum number of restarts after failures. Lost nodes and time limits do not count as failures."""
     chain: int = 1
@@ -426,7 +446,8 @@ RULES: dict[str, Rule] = {
     ),
     "nodes": whole(1, 2000),
     "min_nodes": whole(1, 2000),
-    "group": text_like(r"\S+", "must be the name of a node group", "`yard nodes` lists them"),
+    "group": _group,
+    "groups": _groups,
     "account": text_like(_GROUP, "must be the name of a Slurm account", "for example 'vision'"),
     "readable_by": text_like(_GROUP, "must be the name of a group", "for example 'people', or a Slurm account"),
     "gpus_per_node": whole(0, 64),
@@ -454,6 +475,7 @@ RULES: dict[str, Rule] = {
     "after": list_of(whole(1, 2**31 - 1), "[12]"),
     "array": _array,
     "time": duration(_MINUTE, "Slurm rounds time limits to minutes"),
+    "max_usd": _required(_is_amount, "must be a positive number of dollars", "for example 25"),
     "retries": whole(0, 1000),
     "chain": whole(1, 100),
     "heartbeat": duration(10, "shorter pauses are normal"),
@@ -473,6 +495,8 @@ job_rule = section(RULES, ("name",), "name: hello")
 def read_spec(raw: Mapping[str, Any]) -> JobSpec:
     """Return the job that a job file's keys define. The keys must comply with `job_rule`."""
     values = dict(raw)
+    if "groups" in raw:
+        values["groups"] = tuple(raw["groups"])
     if "args" in raw:
         values["args"] = tuple(map(str, raw["args"]))
     if "env" in raw:

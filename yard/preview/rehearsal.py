@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from components.cluster.outputs import Reach, cluster_outputs
 from components.node.user_data import JOB_USER
-from components.platforms.demand import firm_usd
 from components.stackfile.read import read_stack
 from trainyard import project
 from trainyard.outputs import Head
@@ -40,5 +39,4 @@ def rehearse(stack: str, reason: str) -> Rehearsal:
         reason=reason,
         cluster=cluster_outputs(plan, head, workers),
         costs=tuple(costs(plan)),
-        node_usd={group: firm_usd(plan.group(group)[0]) for group in plan.groups},
     )

@@ -16,7 +16,7 @@ from trainyard.errors import JobError, Problem
 from trainyard.faults import is_in_service
 from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
-from yard.job.placement import Placement, drives_gpus
+from yard.job.placement import Placement, budget_seconds, drives_gpus
 from yard.run.containers import pyxis_options
 from yard.run.queue import (
     SACCT_FIELDS,
@@ -114,7 +114,10 @@ class Slurm:
         spec, chosen = job.spec, job.launcher
         options = [
             f"job-name={spec.name}",
-            f"partition={placement.group}",
+            # Slurm tests each partition of a job, so a job starts in the second one if the first one's nodes are down
+            # (build_job_queue in job_scheduler.c at slurm-24-11-5-1). A requeued job has all partitions again
+            # (rebuild_job_part_list). Read 2026-11-27.
+            f"partition={','.join(placement.groups)}",
             f"account={spec.account}" if spec.account is not None else "",
             f"nodes={placement.nodes}",
             f"ntasks-per-node={1 if chosen.tasks is Tasks.NODE else placement.tasks_per_node}",
@@ -148,6 +151,7 @@ class Slurm:
             step.append(f"--mpi={spec.mpi}")
         if spec.container is not None and spec.container.runtime == "pyxis":
             step += pyxis_options(spec.container, placement)
+        budget = budget_seconds(spec, placement)
         return [
             f"readonly gpus_per_node={placement.gpus_per_node} tasks_per_node={placement.tasks_per_node}",
             f"readonly ranks_per_task={ranks_per_task} leads={int(chosen.tasks is Tasks.FIRST)}"
@@ -155,6 +159,7 @@ class Slurm:
             f"readonly retries={spec.retries} chain={spec.chain} checkpoint_dir={checkpoints}",
             f"readonly heartbeat={spec.heartbeat_seconds or 0} warning_seconds={spec.warning_seconds}",
             f"readonly step_options=({' '.join(step)})",
+            *([] if budget is None else [f"readonly budget_seconds={budget} limit_seconds={spec.seconds}"]),
         ]
 
     def files(self, job: LoadedJob, placement: Placement) -> Mapping[str, str]:
@@ -254,7 +259,7 @@ class Slurm:
         printed = remote.run(
             f"set -eu; if [ -d {link} ]; then cd -P {link}; else cd {shlex.quote(job.run_dir)}; fi; "
             f"[ -e {SUBMIT_SCRIPT} ] || [ -e {self.script} ] || {{ echo {shlex.quote(refusal)} >&2; exit 1; }}; "
-            f"date '+%s resume' >>events; id=$({start}); name=${{PWD##*/}}; {_LINK}"
+            f"date '+%s resume' >>events; rm -f .used-*; id=$({start}); name=${{PWD##*/}}; {_LINK}"
         )
         return submitted_job(printed)
 
@@ -296,7 +301,7 @@ class Runner:
         if spec.runtime == "pyxis":
             rule = "pyxis is a Slurm plugin, and this cluster does not run Slurm"
             yield Problem(path="container.runtime", rule=rule, fix="use docker or enroot")
-        for key in ("cpus_per_task", "memory_per_node", "mpi", "after", "account", "readable_by"):
+        for key in ("cpus_per_task", "memory_per_node", "mpi", "after", "account", "readable_by", "groups", "max_usd"):
             if getattr(spec, key):
                 yield Problem(path=key, rule="needs a scheduler, which this cluster does not run", fix="remove it")
         if spec.array is not None and "%" in spec.array:
@@ -333,7 +338,7 @@ class Runner:
         node = next((host.name for host in placement.hosts if host.name not in busy), None)
         if node is None:
             raise JobError(
-                f"all nodes in group '{placement.group}' run jobs; wait until a job has ended, or log in with "
+                f"all nodes in group '{placement.groups[0]}' run jobs; wait until a job has ended, or log in with "
                 f"`yard ssh {placement.hosts[0].name}`"
             )
         line = shell_line(command, *self.settings(job, placement))
@@ -375,7 +380,7 @@ def render_request(job: LoadedJob, placement: Placement) -> str:
     docker = spec.runtime == "docker"
     request = {
         "name": spec.name,
-        "group": placement.group,
+        "group": placement.groups[0],
         "nodes": placement.nodes,
         "min_nodes": (spec.min_nodes or 1) if chosen.elastic else placement.nodes,
         "hosts": [{"name": host.name, "ip": host.private_ip} for host in placement.hosts],

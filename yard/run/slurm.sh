@@ -211,11 +211,73 @@ avoid_nodes() {
   fi
 }
 
+# Records for how many seconds this start has run, in a new file, because an incomplete one would lose the record.
+record_time() {
+  local -r name=used-$SLURM_JOB_ID-$RESTART_COUNT
+  echo $((EPOCHSECONDS - began)) >"$RUN_DIR/.new-$name" && mv "$RUN_DIR/.new-$name" "$RUN_DIR/.$name" || true
+}
+
+# A start that loses its first node cannot record its end.
+count_time() {
+  trap '' USR2
+  while sleep 5; do record_time; done
+}
+
+# Prints for how many seconds the job may still run with `max_usd`. The files count all starts since the last `yard
+# resume`, and all jobs of a chain.
+seconds_left() {
+  local file left=$budget_seconds
+  record_time
+  for file in "$RUN_DIR"/.used-*; do left=$((left - $(<"$file"))); done
+  printf '%d' "$left"
+}
+
+# Lowers the time limit to the time that `max_usd` still allows, because Slurm gives each start the full limit. Users may
+# lower the limit of their running jobs (_update_job in Slurm's job_mgr.c at slurm-24-11-5-1, read 2026-11-27). Slurm
+# counts the limit from the start of the job, without the time in which machines boot.
+limit_cost() {
+  local left
+  began=${SLURM_JOB_START_TIME:-$EPOCHSECONDS}
+  left=$(seconds_left)
+  if ((left < 60)); then
+    refuse_start "$left"
+    end_unstarted
+  fi
+  # The limit of the first start is correct, except for the seconds until this script runs.
+  ((left + 30 < limit_seconds)) || return 0
+  say "max_usd: earlier starts and the boot of machines used $((budget_seconds - left)) s; the time limit is $((left / 60)) min"
+  if ! scontrol update JobId="$SLURM_JOB_ID" TimeLimit=$((left / 60)); then
+    say 'Slurm has not lowered the time limit, so the job could cost more than max_usd; it ends'
+    end_unstarted
+  fi
+}
+
+refuse_start() {
+  say "max_usd: the job's starts may run for $budget_seconds s, and $1 s are left, so it does not restart. Fix: raise max_usd and submit the job again, or run \`yard resume $SLURM_JOB_ID\`, which counts from zero"
+}
+
+end_unstarted() {
+  sync --data "$RUN_DIR/job.log"
+  note 'end 1'
+  exit 1
+}
+
 # requeue REASON restarts this job with the same number. It returns only if the job must not restart.
 requeue() {
   # A job that is not RUNNING was cancelled, reached its time limit or lost a node, and must not be requeued.
   ((cancelled == 0)) || return 0
   [[ $(squeue -h -j "$SLURM_JOB_ID" -o %T) == RUNNING ]] || return 0
+  if ((${budget_seconds:-0})); then
+    local left
+    left=$(seconds_left)
+    # A start needs time for its work before the warning, which Slurm may send a minute early.
+    if ((left < warning_seconds + 120)); then
+      refuse_start "$left"
+      # The work is not finished, even if the program has saved it and returned 0.
+      ((rc)) || rc=1
+      return 0
+    fi
+  fi
   note "requeue $1"
   say "$1: restarting the job"
   scontrol requeue "$SLURM_JOB_ID" || return 0
@@ -308,13 +370,17 @@ main() {
   say "job $SLURM_JOB_ID, start $RESTART_COUNT, on $SLURM_JOB_NODELIST"
   trap 'woken=1 cancelled=1' TERM
   trap 'woken=1 out_of_time=1; scancel --signal=USR2 "$SLURM_JOB_ID" || true' USR2
+  if ((${budget_seconds:-0})); then
+    limit_cost
+    count_time &
+  fi
   keep_log_fresh &
   run_step
   sweep_untracked
   judge
   # After the loss of a node, this script must end soon, so the next start reports the goodput.
   ((${#lost[@]})) || report_goodput
-  kill %keep_log_fresh %watch_heartbeats %end_before_limit 2>/dev/null || true
+  kill %keep_log_fresh %count_time %watch_heartbeats %end_before_limit 2>/dev/null || true
   # `yard logs --follow` stops after the event `end`, so the log must be complete before this event.
   sync --data "$RUN_DIR/job.log"
   note "end $rc"

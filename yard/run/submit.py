@@ -40,8 +40,18 @@ from yard.job.loader import (
     packages_for,
     recipe_names,
 )
-from yard.job.placement import Placement, drives_gpus, place, refuse_unready
-from yard.job.spec import ENVIRONMENT_FILE, RULES, SHARED_SCRIPT, environment, parse_array, parse_seconds, refuse, under
+from yard.job.placement import Placement, budget_seconds, drives_gpus, limited, place, refuse_unready
+from yard.job.spec import (
+    ENVIRONMENT_FILE,
+    RULES,
+    SHARED_SCRIPT,
+    JobSpec,
+    environment,
+    parse_array,
+    parse_seconds,
+    refuse,
+    under,
+)
 from yard.run.fair_use import held, refusal
 from yard.run.jobs import read_job
 from yard.run.queue import submitted_job
@@ -94,8 +104,10 @@ class Prepared:
     `file` is the job's name in messages, and `script` is the name of its main file. `tree` is the directory to upload,
     and `working_tree` is the directory whose git state is recorded. `starts` describes the processes that the job
     starts. `after` contains the numbers of the jobs that must complete first. `at_once` is the maximum number of an
-    array's jobs that run at the same time, or None if there is no limit. `group`, `nodes` and `seconds` (the time
-    limit of each start) are empty for a Slurm script, which specifies its own size.
+    array's jobs that run at the same time, or None if there is no limit. `group` (names separated by commas), `nodes`
+    and `seconds` (the time limit of each start) are empty for a Slurm script, which specifies its own size.
+    `usd_per_hour` is the list price of the nodes, or None if it is unknown. `cost_limit` describes the effect of
+    `max_usd`, or is empty.
     """
 
     name: str
@@ -112,6 +124,9 @@ class Prepared:
     group: str = ""
     nodes: int = 0
     seconds: int = 0
+    usd_per_hour: float | None = None
+    max_usd: float | None = None
+    cost_limit: str = ""
     readable_by: str = ""
     environment: Definition | None = None
     packages: Sequence[str] = ()
@@ -135,6 +150,8 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
     if problems:
         raise JobFileError(loaded.file, problems)
     placement = place(loaded, cluster)
+    asked, loaded = spec.seconds, limited(loaded, cluster, placement)
+    spec = loaded.spec
     own = [spec.script] if spec.script is not None and spec.workdir is None else []
     return Prepared(
         name=spec.name,
@@ -147,9 +164,12 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
         secrets=spec.secrets,
         chain=spec.chain,
         after=spec.after,
-        group=placement.group,
+        group=",".join(placement.groups),
         nodes=placement.nodes,
         seconds=spec.seconds,
+        usd_per_hour=placement.usd_per_hour,
+        max_usd=spec.max_usd,
+        cost_limit=_cost_limit(spec, placement, asked),
         readable_by=spec.readable_by or "",
         environment=environment_on(loaded, placement),
         packages=loaded.packages,
@@ -176,6 +196,17 @@ def environment_on(loaded: LoadedJob, placement: Placement) -> Definition | None
     if chosen is None or (chosen.gpus_only and not any(map(drives_gpus, placement.hosts))):
         return None
     return loaded.environment
+
+
+def _cost_limit(spec: JobSpec, placement: Placement, asked: int) -> str:
+    """Return a sentence about `max_usd`, or "" without it. `asked` is the job's own time limit in seconds."""
+    budget = budget_seconds(spec, placement)
+    if budget is None or placement.usd_per_hour is None:
+        return ""
+    cost = f"costs at most ${placement.usd_per_hour * spec.seconds / 3600:.2f}"
+    price = f"at the list price of ${placement.usd_per_hour:.2f} per hour"
+    why = f"max_usd ({spec.max_usd:g}) sets the time limit to" if spec.seconds < asked else "the time limit is"
+    return f"{why} {duration(spec.seconds)}, which {cost} {price}; all starts together may run for {duration(budget)}"
 
 
 def _starts(loaded: LoadedJob, placement: Placement) -> str:
@@ -246,6 +277,8 @@ def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None
         say_json({**facts, "left_out": prepared.tree.left_out if prepared.tree else ()})
         return submitted
     say(f"job {submitted.job} ({prepared.name}) submitted; its folder is {submitted.run_dir}")
+    if prepared.cost_limit:
+        say(prepared.cost_limit)
     if (tree := prepared.tree) is not None:
         say(f"{_sent(tree)}{f', commit {commit}' if commit else ''}; {prepared.starts}")
         for name in tree.left_out:
@@ -330,15 +363,13 @@ def pack(folder: str, files: Mapping[str, str | Path], tree: Tree | None = None)
 class Rehearsal:
     """A planned cluster from the stack file `file`. `reason` explains why the stack has no outputs.
 
-    `costs` describes the cluster's list prices. `node_usd` maps each group to a node's list price in dollars per hour,
-    or to None if the price is unknown.
+    `costs` describes the cluster's list prices.
     """
 
     file: str
     reason: str
     cluster: Cluster
     costs: Sequence[str]
-    node_usd: Mapping[str, float | None]
 
     @property
     def notice(self) -> str:
@@ -349,8 +380,7 @@ class Rehearsal:
 def estimate(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> dict[str, Any]:
     """Return the estimated cost in the format that `--json` prints. Unknown values are None."""
     job = jobs[0]
-    price = rehearsal.node_usd.get(job.group)
-    hourly = None if price is None else round(price * job.nodes, 2)
+    hourly = None if job.usd_per_hour is None else round(job.usd_per_hour, 2)
     limit = None if hourly is None else round(hourly * job.seconds / 3600 * len(jobs), 2)
     return {
         "source": "plan",
@@ -361,6 +391,7 @@ def estimate(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> dict[str, Any]:
         "job_usd_per_hour": hourly,
         "limit_s": job.seconds or None,
         "usd_at_limit": limit,
+        "max_usd": job.max_usd,
         # The duration is unknown, because no job's run on a cloud is recorded.
         "time_s": None,
     }
@@ -374,10 +405,13 @@ def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[s
     else:
         each = f"each of {len(jobs)} jobs" if len(jobs) > 1 else "job"
         hourly = "unknown" if found["job_usd_per_hour"] is None else f"${found['job_usd_per_hour']:.2f}"
-        yield f"{each}: fits on {counted(job.nodes, 'node')} of group {job.group}; list price per hour: {hourly}"
+        group = job.group.replace(",", " or ")
+        yield f"{each}: fits on {counted(job.nodes, 'node')} of group {group}; list price per hour: {hourly}"
         cost = "" if found["usd_at_limit"] is None else f", which costs at most ${found['usd_at_limit']:.2f}"
         ends = f"each start ends after {duration(job.seconds)}{cost}"
         yield f"time: unknown, because no run on these machines is recorded; {ends}"
+        if job.cost_limit:
+            yield job.cost_limit
     yield from (f"cluster: {line}" for line in rehearsal.costs)
     if job.environment is None:
         yield "environment: Python of the nodes or the container; images of clouds have no PyTorch (use --env torch)"

@@ -180,7 +180,7 @@ def test_job_runs_in_the_first_group_with_enough_gpu_memory(wide: Cluster, local
     cluster = replace(wide, nodes=(*small, *wide.nodes))
     job = load_job("opt-6.7b-zero3", {"nodes": 2}, {}, [])
     assert job.spec.model is not None
-    assert place(job, cluster).group == "gpu"
+    assert place(job, cluster).groups == ("gpu",)
     with pytest.raises(JobFileError, match="none on the nodes of group 'small'"):
         place(job, replace(wide, nodes=small))
 

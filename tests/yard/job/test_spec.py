@@ -49,6 +49,11 @@ BAD = {
         GOOD + "container: {image: a, runtime: docker, mounts: [/a, '/a/../b:/c', '/a:b']}\n",
         ["container.mounts[0]", "container.mounts[1]", "container.mounts[2]"],
     ),
+    "wrong-groups": (
+        GOOD + "group: a\ngroups: [a, b, a, 'x y']\nmax_usd: 0\n",
+        ["groups[3]", "groups[2]", "max_usd", "groups"],
+    ),
+    "no-groups": (GOOD + "groups: []\nmax_usd: .inf\n", ["groups", "max_usd"]),
     "no-name": ("run: echo hello\n", ["name"]),
     "name-is-a-number": ("name: 7\nrun: echo\n", ["name"]),
     "no-program": ("name: fine\n", ["(file)"]),

@@ -10,14 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.integration.project import alive
 from tests.yard.conftest import MakeProgram, job_of, wait_until
-from trainyard.outputs import Cluster
-from yard.job.placement import place
+from trainyard.outputs import Cluster, Prices
+from yard.job.placement import limited, place
 from yard.run.script import render_files
 
 pytestmark = pytest.mark.engine
@@ -46,7 +47,8 @@ class Job:
         self.processes: list[subprocess.Popen[bytes]] = []
         (folder / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
         job = job_of(folder, text)
-        for name, content in render_files(job, place(job, cluster)).items():
+        placement = place(job, cluster)
+        for name, content in render_files(limited(job, cluster, placement), placement).items():
             (self.folder / name).write_text(content.replace("/etc/trainyard/fabric.env", f"{folder}/fabric.env"))
         program("srun", SRUN)
         program("getent", "echo 10.0.0.1 a; echo 10.0.0.2 b")
@@ -276,6 +278,57 @@ def test_warning_leads_to_checkpoint_and_requeue(
     process.send_signal(signal.SIGUSR2)
     assert process.wait(PATIENCE) < 0
     assert f"{occasion}, checkpoint written" in job.log
+
+
+def priced(cluster: Cluster, usd: float = 30.0) -> Cluster:
+    """Return the cluster with a price. Two nodes cost a dollar a minute."""
+    return replace(cluster, prices=Prices(nodes={"gpu": usd}))
+
+
+def test_max_usd_holds_over_all_starts(tmp_path: Path, program: MakeProgram, local: Cluster) -> None:
+    job = Job(tmp_path, program, priced(local), "name: fine\nnodes: 2\nmax_usd: 60\nretries: 9\nrun: sleep 6; exit 3\n")
+    used = {start: job.folder / f".used-7-{start}" for start in range(4)}
+    assert job.run() < 0
+    assert "TimeLimit" not in " ".join(job.asked("update"))
+    assert 6 <= int(used[0].read_text()) < 30
+    # The second start is lost with its node after half an hour.
+    used[1].write_text("1800\n")
+    assert job.run(2) < 0
+    assert job.asked("update")[0] == "update JobId=7 TimeLimit=29"
+    assert "earlier starts and the boot of machines used 18" in job.log
+    job.end()
+    used[2].write_text("1600\n")
+    assert job.run(3) == 3
+    assert len(job.asked("requeue")) == 2
+    assert "s are left, so it does not restart. Fix: raise max_usd" in job.log
+    # Slurm itself can start the job again, for example after the loss of a node.
+    used[3].write_text("200\n")
+    starts = job.log.count("rank 0")
+    assert job.run(4) == 1
+    assert job.log.count("rank 0") == starts
+    assert (job.folder / "events").read_text().endswith(" end 1\n")
+
+
+def test_saved_job_without_money_fails(tmp_path: Path, program: MakeProgram, local: Cluster) -> None:
+    lines = "  echo up\n  trap 'touch $CHECKPOINT_DIR/step-1; exit 0' USR2\n  for _ in {1..100}; do sleep 0.1; done\n"
+    keys = f"name: fine\nnodes: 2\nmax_usd: 3\ncheckpoint_dir: checkpoints\nrun: |\n{lines}"
+    job = Job(tmp_path, program, priced(local), keys)
+    (job.folder / ".used-7-0").write_text("60\n")
+    process = job.start(1)
+    program("scancel", job.signal_ranks("kill -USR2"))
+    wait_until(lambda: "up" in job.log and (job.folder / "rank-1.log").exists())
+    time.sleep(0.3)
+    process.send_signal(signal.SIGUSR2)
+    assert process.wait(PATIENCE) == 1
+    assert job.asked("requeue") == []
+
+
+def test_job_ends_if_slurm_keeps_its_time_limit(tmp_path: Path, program: MakeProgram, local: Cluster) -> None:
+    job = Job(tmp_path, program, priced(local), "name: fine\nnodes: 2\nmax_usd: 3\nrun: echo never\n")
+    program("scontrol", "[[ $1 == show ]] || exit 1; printf 'yard-gpu-%d\\n' 0 1")
+    (job.folder / ".used-7-0").write_text("100\n")
+    assert job.run(1) == 1
+    assert "never" not in job.log
 
 
 def test_program_that_ignores_the_warning_is_requeued(make: MakeJob, program: MakeProgram) -> None:

@@ -20,13 +20,14 @@ from components.stackfile.read import read_stack
 from tests.components.platforms.recording import stack_text
 from tests.conftest import ROOT
 from tests.integration.project import alive
-from tests.yard.conftest import FakeStack, LocalHead, MakeProgram, printed, refused, wait_until, yard
+from tests.yard.conftest import HOST_KEY, FakeStack, LocalHead, MakeProgram, printed, refused, wait_until, yard
 from trainyard.errors import JobFileError, RemoteError, StackError
-from trainyard.outputs import Cluster
+from trainyard.outputs import Cluster, Prices, dumped
+from yard.job.loader import load_job
 from yard.preview.rehearsal import rehearse as planned
 from yard.run.queue import parse_scontrol
 from yard.run.schedulers import Slurm, until_disconnected
-from yard.run.submit import Prepared, Request, pack, read_request
+from yard.run.submit import Prepared, Request, pack, prepare_all, read_request
 from yard.stack.workspace import stack_names
 
 SSH = """
@@ -158,11 +159,75 @@ def test_unknown_values_are_unknown(undeployed: Path) -> None:
 def test_spot_prices_do_not_limit_the_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "Pulumi.gcp-a2.yaml"
     file.write_text(stack_text("gcp-a2", nodes__gpu__capacity={"kind": "spot"}))
-    assert planned("gcp-a2", "").node_usd["gpu"] is not None
-    assert planned("gcp-a2", "").cluster.usd_per_hour is not None
+    firm = planned("gcp-a2", "").cluster
+    assert (firm.firm_usd("gpu") or 0) > 1
+    assert (
+        "spot"
+        not in dumped(replace(firm, head=replace(firm.head, admin_user="ops", host_key=HOST_KEY), nodes=()))["prices"]
+    )
+    assert firm.usd_per_hour is not None
     monkeypatch.setattr("yard.preview.rehearsal.read_stack", lambda path: read_stack(file))
     spot = planned("gcp-a2", "")
-    assert (spot.node_usd["gpu"], spot.cluster.usd_per_hour) == (None, None)
+    assert (spot.cluster.firm_usd("gpu"), spot.cluster.usd_per_hour) == (None, None)
+    (tmp_path / "job.yaml").write_text(PRICED + "max_usd: 25\n")
+    with pytest.raises(JobFileError, match="max_usd: needs a fixed list price, which is unknown for group gpu"):
+        prepare_all(load_job(str(tmp_path / "job.yaml"), {}, {}, []), replace(spot.cluster, scheduler="slurm"))
+
+
+PRICED = "name: fine\nrun: echo\nnodes: 2\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "limit", "said"),
+    [
+        # Two nodes cost 20 dollars an hour, so 25 dollars are 75 minutes.
+        (
+            "time: 8h\nmax_usd: 25\n",
+            "01:15:00",
+            "max_usd (25) sets the time limit to 75 min, which costs at most $25.00",
+        ),
+        (
+            "time: 8h\nmax_usd: 0.99\n",
+            "00:02:00",
+            "max_usd (0.99) sets the time limit to 2 min, which costs at most $0.67",
+        ),
+        ("time: 30m\nmax_usd: 25\n", "00:30:00", "the time limit is 30 min, which costs at most $10.00"),
+    ],
+)
+def test_max_usd_limits_the_time(keys: str, limit: str, said: str, stack: FakeStack, local: Cluster) -> None:
+    stack.deploy(replace(local, prices=Prices(head=1.0, nodes={"gpu": 10.0}, services=0.0)))
+    stack.program("ssh", "cat >/dev/null; echo 12")
+    file = stack.root / "job.yaml"
+    file.write_text(PRICED + keys)
+    script = json.loads(printed("submit", str(file), "--dry-run", "--json"))["files"]["job.sbatch"]
+    assert f"#SBATCH --time={limit}\n" in script
+    for option in ((), ("--dry-run",)):
+        assert f"{said} at the list price of $20.00 per hour; all starts together" in printed(
+            "submit", str(file), *option
+        )
+
+
+def test_max_usd_without_a_price_or_a_minute_is_refused(stack: FakeStack, local: Cluster) -> None:
+    file = stack.root / "job.yaml"
+    file.write_text(PRICED + "max_usd: 0.3\n")
+    ssh = stack.program("ssh", "exit 0")
+    assert "unknown for group gpu (Spot machines, existing hosts and local machines have none)" in refused(
+        "submit", str(file)
+    )
+    stack.deploy(replace(local, prices=Prices(nodes={"gpu": 10.0})))
+    err = refused("submit", str(file))
+    assert "max_usd: allows less than one minute, because the list price of the job's nodes is $20.00 per hour" in err
+    assert "Fix: use at least 0.34" in err
+    assert ssh.calls == []
+
+
+def test_rehearsal_prints_the_effect_of_max_usd(undeployed: Path) -> None:
+    (undeployed / "job.yaml").write_text(PRICED + "time: 30m\nmax_usd: 40\n")
+    found = rehearse("job.yaml", "--stack", "azure-h100")["estimate"]
+    assert found["max_usd"] == 40
+    assert found["limit_s"] == int(40 / found["job_usd_per_hour"] * 60) * 60 < 1800
+    assert found["usd_at_limit"] < 40
+    assert "max_usd (40) sets the time limit to " in printed("submit", "job.yaml", "--stack", "azure-h100", "--dry-run")
 
 
 @pytest.mark.parametrize(
