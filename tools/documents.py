@@ -173,7 +173,9 @@ DOCUMENTS: Mapping[str, Any] = {
     )
     | LOG_LINE | ENDED_JOB | CANCELLATION,
     "sync": _document("Sync", dest=str, files=int, changed=Texts, deleted=Texts, left_out=Texts, dry_run=bool),
+    "sleep": _document("Sleep", asleep=bool, seconds=float),
     "undrain": CHANGED_NODES,
+    "wake": _document("Wake", started=bool, seconds=float),
     "usage": _list(_document("UsedHours", "`usd` is null if the price of a machine is unknown.", Usage)),
     "wait": ENDED_JOB,
 }

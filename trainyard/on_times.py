@@ -9,8 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
+from trainyard.faults import HEAD
+
+SERVICES = "services"
+"""The part of the cost that consists of the shared storage and the gateway. They exist as long as the head's machine,
+even while it is off."""
+
 Intervals = Mapping[str, Sequence[tuple[float, float]]]
-"""Mapping from machine (HEAD or the node's name) to the times between which it was on, in seconds since 1970."""
+"""Mapping from machine (HEAD, SERVICES or the node's name) to the times between which it was on, in seconds since
+1970."""
 
 
 def parse_on_times(text: str, now: float) -> Intervals:
@@ -24,6 +31,8 @@ def parse_on_times(text: str, now: float) -> Intervals:
             found.setdefault(node, []).append((since.pop(node), float(time)))
     for node, start in since.items():
         found.setdefault(node, []).append((start, now))
+    if HEAD in found:
+        found[SERVICES] = [(found[HEAD][0][0], now)]
     return found
 
 

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from trainyard.errors import ContractError
 
+LOCAL_WAKE = "local"
+"""The first part of `head.wake` for a machine on the user's computer. The second part is the folder of the machines."""
 _ED25519 = r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5[A-Za-z0-9+/]{48}"
 """An ed25519 key has 51 bytes (RFC 8709, section 4), so its base64 has 68 characters, 20 of which are constant."""
 _OTHER = r"(?:ecdsa-sha2-nistp(?:256|384|521)|ssh-rsa) [A-Za-z0-9+/]{64,2048}={0,2}"
@@ -103,6 +105,12 @@ def _tunnel(words: tuple[str, ...], path: str) -> tuple[str, ...]:
     return words
 
 
+def _wake(words: tuple[str, ...], path: str) -> tuple[str, ...]:
+    known = any(words[: len(program)] == program for program in _WAKE_PROGRAMS)
+    _require(known, path, "must be a command that starts a machine on Azure, on Google Cloud or on this computer")
+    return words
+
+
 def _require(valid: bool, path: str, rule: str) -> None:
     if not valid:
         raise Invalid(path, rule)
@@ -113,6 +121,7 @@ _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _LOGIN = r"[a-z_][a-z0-9_-]{0,31}"
 _Word = Annotated[str, _matches(r"[A-Za-z0-9./_:=-]{0,512}(?:\{port\})?")]
+_WAKE_PROGRAMS = (("az", "vm", "start", "--ids"), ("gcloud", "compute", "instances", "start"), (LOCAL_WAKE,))
 _TUNNEL_PROGRAMS = (("az", "network", "bastion", "tunnel"), ("gcloud", "compute", "start-iap-tunnel"))
 
 Name = Annotated[str, _matches(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")]
@@ -123,6 +132,7 @@ PrivateIp = Annotated[str, _matches(rf"{_OCTET}(?:\.{_OCTET}){{3}}")]
 HostKey = Annotated[str, _matches(HOST_KEY.pattern)]
 ProxyJump = Annotated[str, _matches(f"(?:{_LOGIN}@)?{_HOST}(?::[0-9]{{1,5}})?")]
 Tunnel = Annotated[tuple[_Word, ...], _tunnel]
+Wake = Annotated[tuple[_Word, ...], _wake]
 UserRole = Annotated[str, _matches("admin|user")]
 PEOPLE = "people"
 """The folder in the shared path with a folder for each person, which contains the person's home and jobs."""
@@ -136,7 +146,8 @@ class Head:
     """The head node. `user` runs jobs, and `admin_user` has sudo. The stack has a separate key for each user.
 
     `tunnel` is a command that forwards the loopback port "{port}" to the head's SSH port. If `tunnel` is set, `address`
-    and `port` are valid only while `pulumi up` keeps its own tunnel open.
+    and `port` are valid only while `pulumi up` keeps its own tunnel open. `wake` is the command that starts the head's
+    machine, if an idle cluster stops.
     """
 
     name: Name
@@ -148,6 +159,7 @@ class Head:
     host_key: HostKey
     proxy_jump: ProxyJump | None = None
     tunnel: Tunnel | None = None
+    wake: Wake | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,8 +276,8 @@ class Cluster:
 def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError if the contract forbids a value.
 
-    Older versions of yard reject unknown fields. Therefore, `repair: ask` and an empty `tunnel`, `transport`, `spares`,
-    `users`, `prices`, `prices.spot` or `unready` are omitted.
+    Older versions of yard reject unknown fields. Therefore, `repair: ask` and an empty `tunnel`, `wake`, `transport`,
+    `spares`, `users`, `prices`, `prices.spot` or `unready` are omitted.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
     for name in ("transport", "spares", "users", "prices", "unready"):
@@ -275,8 +287,9 @@ def dumped(cluster: Cluster) -> dict[str, Any]:
         del found["prices"]["spot"]
     if cluster.repair == "ask":
         del found["repair"]
-    if cluster.head.tunnel is None:
-        del found["head"]["tunnel"]
+    for name in ("tunnel", "wake"):
+        if found["head"][name] is None:
+            del found["head"][name]
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pulumi
 from pulumi_command import remote
 
+from components.cluster.busy import require_awake
 from components.cluster.tunnel import open_tunnel
 from components.host_keys import HostKeys
 from components.keys import StackKeys
@@ -125,6 +126,9 @@ class BringUp(pulumi.ComponentResource):
         early = pulumi.ResourceOptions.merge(child, after_machines)
         permissions = [_format_permission(name, head.data_disk, to_head, early)] if head.data_disk is not None else []
         bundle = pulumi.Output.from_input(args.platform.shared).apply(lambda shared: render_bundle(plan, shared))
+        changed = pulumi.ResourceOptions(
+            ignore_changes=_IGNORED, hooks=None if plan.idle_minutes is None else require_awake()
+        )
         # A new bundle or hand-over only updates its resource, while a new head replaces both resources.
         sent = remote.Command(
             f"{name}-bundle",
@@ -134,7 +138,7 @@ class BringUp(pulumi.ComponentResource):
             triggers=[head.machine_id],
             logging=remote.Logging.STDERR,
             add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions.merge(early, pulumi.ResourceOptions(ignore_changes=_IGNORED)),
+            opts=pulumi.ResourceOptions.merge(early, changed),
         )
         secrets = pulumi.Output.all(
             munge_key=keys.munge.key,
@@ -160,7 +164,7 @@ class BringUp(pulumi.ComponentResource):
             triggers=[head.machine_id],
             logging=remote.Logging.STDERR,
             add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[sent], ignore_changes=_IGNORED),
+            opts=pulumi.ResourceOptions.merge(changed, pulumi.ResourceOptions(parent=self, depends_on=[sent])),
         )
         # The gate runs again if a machine is new or was restarted, or if the hand-over has changed.
         gate = remote.Command(

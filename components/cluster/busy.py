@@ -242,6 +242,32 @@ def last_cluster(outputs: Any) -> Cluster | None:
         raise UnknownError("the stack's outputs were written by a different version of this project") from error
 
 
+def require_awake() -> pulumi.ResourceHookBinding:
+    """Return a hook that fails before the update of a resource on the head, if the head is off because of `idle`.
+
+    Without it, `up` would try to connect for 15 minutes.
+    """
+
+    async def check(_args: pulumi.ResourceHookArgs) -> None:
+        try:
+            cluster = last_cluster(await last_cluster_output())
+        except UnknownError:
+            return
+        head = None if cluster is None else cluster.head
+        if head is None or head.wake is None or head.tunnel is not None:
+            return
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(head.address, head.port), _CONNECT_SECONDS)
+        except (OSError, TimeoutError) as error:
+            raise PlatformError(
+                f"{head.name} cannot be reached ({error or 'no answer'}), so `up` cannot configure it. Fix: if the "
+                f"cluster sleeps, run `yard wake -s {pulumi.get_stack()}`, and then `pulumi up` again"
+            ) from error
+        writer.close()
+
+    return pulumi.ResourceHookBinding(before_update=[pulumi.ResourceHook("trainyard-awake", check)])
+
+
 async def warn_about_removed_people(plan: ClusterPlan) -> None:
     """Warn about the people of the last `pulumi up` who are not in the plan, in a preview and during `up`."""
     try:

@@ -30,9 +30,12 @@ def outputs_of(
     hosts: Sequence[Host],
     endpoints: Sequence[Any],
     host_keys: Mapping[str, str],
-    tunnel: Sequence[str] | None,
+    commands: Mapping[str, Sequence[str] | None],
 ) -> dict[str, Any]:
-    """Return the `cluster` output with the workers in `host_keys`. `endpoints` alternates addresses and ports."""
+    """Return the `cluster` output with the workers in `host_keys`. `endpoints` alternates addresses and ports.
+
+    `commands` contains the head's `tunnel` and `wake`.
+    """
     direct = {host.plan.name for host in hosts if not host.through_head}
     endpoint_of = dict(
         zip((host.plan.name for host in hosts), zip(endpoints[::2], endpoints[1::2], strict=True), strict=True)
@@ -47,7 +50,7 @@ def outputs_of(
         admin_user=hosts[0].user,
         host_key=host_keys[plan.head.name],
         proxy_jump=hosts[0].proxy_jump,
-        tunnel=None if tunnel is None else tuple(tunnel),
+        **{name: None if command is None else tuple(command) for name, command in commands.items()},
     )
     workers = {
         host.name: Reach(
@@ -127,16 +130,14 @@ class Cluster(pulumi.ComponentResource):
     ) -> pulumi.Output[dict[str, Any]]:
         """Return the `cluster` output with the hosts in `host_keys`, which contains either the head or all hosts."""
         reason = {} if unready is None else {"unready": unready}
-        tunnel = pulumi.Output.from_input(self._hosts[0].tunnel)
+        commands = pulumi.Output.all(tunnel=self._hosts[0].tunnel, wake=self._hosts[0].wake)
 
         def with_keys(keys: dict[str, str]) -> pulumi.Output[dict[str, Any]]:
             hosts = [host for host in self._hosts if host.plan.name in keys]
             endpoints = pulumi.Output.all(*(value for host in hosts for value in (host.address, host.port)))
             # The `apply` calls are nested, because Output.all would convert every value in its arguments to an output.
-            return tunnel.apply(
-                lambda command: endpoints.apply(
-                    lambda found: outputs_of(self._plan, hosts, found, keys, command) | reason
-                )
+            return commands.apply(
+                lambda known: endpoints.apply(lambda found: outputs_of(self._plan, hosts, found, keys, known) | reason)
             )
 
         return host_keys.apply(with_keys)

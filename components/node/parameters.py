@@ -172,7 +172,11 @@ def render_repair(
     if plan.scheduler != "slurm":
         return None
     groups = {name: _repair_group(plan, name) for name in plan.groups}
-    power = {"power": {"start_seconds": START_SECONDS, "channel": channel}} if plan.is_elastic else {}
+    power: dict[str, Any] = {}
+    if plan.is_elastic:
+        power = {"power": {"start_seconds": START_SECONDS, "channel": channel}}
+    if plan.idle_minutes is not None:
+        power["power"]["sleep"] = {"head": plan.head.name, "idle_seconds": 60 * plan.idle_minutes}
     seconds = _SILENT_CLOUD_SECONDS if isinstance(plan.platform, CloudSpec) else _SILENT_SECONDS
     limit = {} if budget is None else {"budget": budget}
     return json.dumps({"silent_seconds": seconds, **power, **limit, "groups": groups}, indent=1) + "\n"

@@ -70,6 +70,8 @@ class ClusterPlan:
     """Bandwidth gate: `default`, `off`, or the floor in GB/s for pairs of nodes or a single node."""
     unmeasured: Literal["warn", "drain"]
     """Bandwidth gate: whether nodes without a measurement stay in service."""
+    idle_minutes: int | None
+    """The time after which the head stops an idle cluster, or None if it does not."""
     repair: Literal["ask", "auto"]
     """Whether `yard heal --auto` only prints the steps of a repair (`ask`) or also performs them."""
     mirrors: Mapping[str, str]
@@ -117,7 +119,9 @@ class ClusterPlan:
         return any(group.elastic is not None for group in self.groups.values())
 
     def elastic(self, host: HostPlan) -> bool:
-        """Return whether the head starts and stops the host's machine."""
+        """Return whether the host's machine can be off, because the head stops it."""
+        if host == self.head:
+            return self.idle_minutes is not None
         return host.role is Role.WORKER and host.group is not None and self.groups[host.group].elastic is not None
 
     def group(self, name: str) -> tuple[HostPlan, ...]:
@@ -155,6 +159,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         limits=spec.limits,
         busbw_gate=spec.gates.nccl_busbw,
         unmeasured=spec.gates.unmeasured,
+        idle_minutes=None if spec.idle is None else spec.idle.minutes,
         repair=spec.repair,
         mirrors=spec.mirrors.by_archive(),
         users=spec.users,

@@ -89,6 +89,9 @@ class Host:
     tunnel: pulumi.Output[Sequence[str]] | None = None
     """Command that opens a tunnel from a loopback port to the SSH port. The port number replaces "{port}". The command
     runs until it is interrupted, and is known only after the host and the tunnel service have been created."""
+    wake: pulumi.Output[Sequence[str]] | None = None
+    """Command that starts the head's machine after the cluster has stopped (yard/stack/sleep.py), or None if it never
+    stops."""
     proxy: ProxyConnectionArgs | None = None
     """The jump host, or None for a direct connection."""
     proxy_jump: str | None = None

@@ -11,6 +11,7 @@ from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.registry import platform_facts
 from components.spec.model import CloudSpec
 from trainyard.faults import HEAD
+from trainyard.on_times import SERVICES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +104,12 @@ def month_budget(plan: ClusterPlan) -> dict[str, Any] | None:
     """Return the section `budget` of repair.json (repair/budget.py), or None without limits.max_usd_per_month."""
     if plan.limits.max_usd_per_month is None:
         return None
-    head = (host_usd(plan.head) or 0) + sum(service.usd or 0 for service in services(plan))
+    parts = {HEAD: host_usd(plan.head), SERVICES: sum(service.usd or 0 for service in services(plan))}
     nodes = {f"{plan.name}-{group}": host_usd(plan.group(group)[0]) for group in plan.groups}
     return {
         "usd_per_month": plan.limits.max_usd_per_month,
         "when_spent": plan.limits.when_spent,
-        "usd_per_hour": {name: usd for name, usd in {HEAD: head, **nodes}.items() if usd is not None},
+        "usd_per_hour": {name: usd for name, usd in (parts | nodes).items() if usd is not None},
     }
 
 

@@ -91,6 +91,17 @@ class ElasticSpec(Model):
     """How long a machine runs no jobs until it is stopped."""
 
 
+class IdleSpec(Model):
+    """When the head stops the whole cluster, including itself."""
+
+    minutes: Annotated[
+        int, Field(ge=1, le=10_080, strict=True, description="must be a whole number of minutes", examples=[60])
+    ]
+    """The time without an SSH connection to the head and without a running or waiting job, after which the cluster
+    stops."""
+    action: Annotated[Literal["stop"], Field(examples=["stop"])] = "stop"
+
+
 def _count_or_hosts(schema: dict[str, Any]) -> None:
     schema["required"].remove("count")
     schema["anyOf"] = [{"required": ["count"]}, {"required": ["hosts"]}]
@@ -302,6 +313,8 @@ class ClusterSpec(Model):
     access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
     limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()
     gates: Annotated[GatesSpec, Field(examples=[{"nccl_busbw": "default"}])] = GatesSpec()
+    idle: Annotated[IdleSpec | None, Field(examples=[{"minutes": 60, "action": "stop"}])] = None
+    """If given, an idle cluster stops, and `yard wake` starts it again. Requires that all node groups are elastic."""
     repair: Annotated[Literal["ask", "auto"], Field(examples=["ask"])] = "ask"
     """How `yard heal --auto`, which a timer runs, repairs faulty nodes: `ask` only prints the steps, and `auto` also
     reboots nodes and replaces machines. `auto` requires Slurm."""
@@ -351,6 +364,13 @@ class ClusterSpec(Model):
         for name in (name for name, group in self.nodes.items() if group.elastic is not None):
             rule = "Slurm decides which machines are needed, and this cluster has no scheduler"
             raise RuleError(rule, fix, at=f"nodes.{name}.elastic")
+        return self
+
+    @model_validator(mode="after")
+    def _check_idle(self) -> Self:
+        if self.idle is not None and (fixed := [name for name, group in self.nodes.items() if group.elastic is None]):
+            rule = f"only the machines of elastic groups can be stopped, and {', '.join(fixed)} is not elastic"
+            raise RuleError(rule, "add `elastic: {min: 0}` to each node group, or remove it", at="idle")
         return self
 
     @model_validator(mode="after")

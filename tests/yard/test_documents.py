@@ -14,6 +14,7 @@ import pytest
 from tests.yard.conftest import HOST_KEY, SCHEMAS, FakeStack, MakeProgram, command_tree, printed, validate, yard
 from tests.yard.init.test_init import COMPLETE, stacks
 from tests.yard.preview.test_preview import engine
+from trainyard.outputs import Cluster
 from yard import prices
 from yard.commands.cli import app
 from yard.prices import PriceChange
@@ -64,11 +65,13 @@ SHARED: dict[str, tuple[str, str]] = {
     "roll": ("roll gpu --dry-run", "echo 'yard-gpu-0|idle|none'"),
     "rotate": ("rotate admin --dry-run", "exit 1"),
     "run": ("run --port 8888", "exit 1"),
+    "sleep": ("sleep", "case $* in *squeue*) echo === ;; *cat*) exit 255 ;; esac"),
     "ssh": ("ssh", "exit 1"),
     "submit": ("submit hello", "cat >/dev/null; echo 12"),
     "sync": ("sync --dry-run .", "exit 0"),
     "undrain": ("undrain yard-gpu-0 --force", "echo 'yard-gpu-0|idle|none'"),
     "usage": ("usage", "echo 'vision|ann|3600'"),
+    "wake": ("wake", "exit 0"),
     "wait": ("wait 7", f"case $* in *follow*) {ENDED} ;; *repair.json*) printf '{{}}\\n1\\n' ;; *) {JOB} ;; esac"),
 }
 """The words of each command that needs a cluster, and the fake ssh that answers it."""
@@ -112,6 +115,9 @@ def run(
             stack: FakeStack = request.getfixturevalue("stack")
             if command == "usage":
                 stack.deploy(replace(request.getfixturevalue("local"), users={"ann": "user"}))
+            if command in {"sleep", "wake"}:
+                local: Cluster = request.getfixturevalue("local")
+                stack.deploy(replace(local, head=replace(local.head, wake=("az", "vm", "start", "--ids", "/id"))))
             stack.program("ssh", ssh)
             stack.program("rsync", "exit 0")
             monkeypatch.chdir(tmp_path)

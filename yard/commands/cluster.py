@@ -1,4 +1,4 @@
-"""Commands for a running cluster: ssh, nodes, hostfile, doctor, sync, cp, refresh, hosts."""
+"""Commands for a running cluster: ssh, nodes, hostfile, doctor, sync, cp, refresh, sleep, wake, hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from yard.commands import completion
-from yard.commands.options import AfterDashes, JsonOption, OutputsOption, StackOption, remote_of
+from yard.commands.options import AfterDashes, JsonOption, OutputsOption, StackOption, admin_of, remote_of
 from yard.show import answer, say, say_json
 
 app = typer.Typer(rich_markup_mode=None)
@@ -165,6 +165,27 @@ def refresh(
     if save is not None:
         content = "no key, because people use their own keys" if loaded.cluster.users else "the key of the job user"
         say(f"{save} contains {content}. The user who receives it runs: yard nodes --outputs {save.name}")
+
+
+@app.command()
+def sleep(
+    force: Annotated[bool, typer.Option("--force", help="Also if people are logged in. They are warned.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Stop all machines of the cluster, and keep the queue and the files. Requires `idle` in the stack file."""
+    from yard.stack.sleep import sleep as stop
+
+    stop(admin_of(stack, outputs, "yard sleep"), as_json, force=force)
+
+
+@app.command()
+def wake(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
+    """Start a sleeping cluster. Requires the right to start its head in the cloud."""
+    from yard.stack.sleep import wake as start
+
+    start(remote_of(stack, outputs), as_json)
 
 
 def _shown(path: Path) -> str:

@@ -113,6 +113,7 @@ def submit(
     """
     from yard.run.environments import notes, provide
     from yard.run.submit import Request, options_of, read_request, send, send_all, show_files
+    from yard.stack.sleep import wake_if_asleep
 
     words = context.meta.get(AfterDashes.META, ())
     if job is None and not words:
@@ -136,6 +137,7 @@ def submit(
         limit = [jobs[0].cost_limit] if jobs[0].cost_limit else []
         show_files(jobs, as_json, {"estimate": None, "environment": lines}, [*limit, *lines])
         return
+    wake_if_asleep(remote)
     jobs = provide(remote, jobs, builds=bool(packages))
     if len(jobs) > 1:
         if follow or attached:

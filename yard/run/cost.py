@@ -10,14 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard.errors import JobError
 from trainyard.faults import HEAD, ON_TIMES
-from trainyard.on_times import Intervals, month_bounds, month_of, parse_on_times
+from trainyard.on_times import SERVICES, Intervals, month_bounds, month_of, parse_on_times
 from trainyard.outputs import Cluster, Prices
 from yard.run.jobs import expand
 from yard.show import say, say_json, table
 from yard.stack.remote import Remote
 
-SERVICES = "services"
-"""The part of the cost that consists of the shared storage and the gateway. It is charged while the head exists."""
 _HOUR = 3600.0
 _AVERAGE_DAYS = 7
 _SEPARATOR = "===cost==="
@@ -54,12 +52,13 @@ class JobCost:
 def costs(intervals: Intervals, cluster: Cluster, start: float, end: float) -> list[Cost]:
     """Return the cost of each part on each UTC day between `start` and `end`, sorted by day and part."""
     hours: dict[tuple[str, str], float] = {}
+    has_services = cluster.prices is not None and cluster.prices.services != 0
     for node, times in intervals.items():
-        has_services = node == HEAD and cluster.prices is not None and cluster.prices.services != 0
-        parts = (_group_of(node, cluster), *([SERVICES] if has_services else []))
+        if node == SERVICES and not has_services:
+            continue
+        part = _group_of(node, cluster)
         for day, seconds in _by_day(times, start, end):
-            for part in parts:
-                hours[day, part] = hours.get((day, part), 0.0) + seconds / _HOUR
+            hours[day, part] = hours.get((day, part), 0.0) + seconds / _HOUR
     rows = []
     for (day, part), used in sorted(hours.items()):
         price = _price(part, cluster)
@@ -69,9 +68,9 @@ def costs(intervals: Intervals, cluster: Cluster, start: float, end: float) -> l
 
 
 def _group_of(node: str, cluster: Cluster) -> str:
-    """Return HEAD or a node's group. The name of a removed node also contains its group."""
-    if node == HEAD:
-        return HEAD
+    """Return HEAD, SERVICES or a node's group. The name of a removed node also contains its group."""
+    if node in {HEAD, SERVICES}:
+        return node
     known = {other.name: other.group for other in cluster.nodes}
     return known.get(node) or node.removeprefix(f"{cluster.name}-").rpartition("-")[0] or node
 

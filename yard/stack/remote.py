@@ -109,6 +109,8 @@ class Remote:
             raise RemoteError(message)
         if self.stack.login and "Permission denied" in message and (expired := expiry(_own_certificates())):
             raise RemoteError(f"{message}; {expired}. Fix: let your certificate authority sign your key again")
+        if head.wake is not None:
+            raise RemoteError(f"{head.name} cannot be reached: {message}. Fix: if the cluster sleeps, run `yard wake`")
         # `pulumi up` cannot start a deallocated machine, because azure-native has no property for the power state.
         start = (
             "ask an operator of the cluster to check the head"

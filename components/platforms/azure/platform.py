@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pulumi
 import pulumi_azure_native
@@ -87,6 +88,11 @@ def tunnel_command(bastion: pulumi.Output[str], machine: pulumi.Output[str]) -> 
     return pulumi.Output.all(bastion, machine).apply(lambda ids: command(*ids))
 
 
+def wake_command(machine: pulumi.Output[str]) -> pulumi.Output[Sequence[str]]:
+    """Return the command that starts the machine with this resource id (Microsoft, "az vm start", read 2026-11-27)."""
+    return machine.apply(lambda id: (PROGRAM, "vm", "start", "--ids", id))
+
+
 class AzurePlatform(Platform):
     """A resource group with a network, the shared storage, the head, and the node groups with their placements."""
 
@@ -127,6 +133,8 @@ class AzurePlatform(Platform):
             tunnel=None if bastion is None else (tunnel_command(bastion, head.machine.id), spec.bastion_port),
             data_disk=disk.disk_unique_id if disk else None,
         )
+        if plan.idle_minutes is not None:
+            self.hosts[0] = replace(self.hosts[0], wake=wake_command(head.machine.id))
         self.register_outputs({"resourceGroup": self._group.name, "machines": list(machines)})
 
     def _storage(self) -> SharedStorage | SharedFiles:

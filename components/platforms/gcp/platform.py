@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pulumi
 import pulumi_gcp
@@ -70,6 +71,13 @@ def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulu
     )
 
 
+def wake_command(machine: pulumi.Output[str], zone: str, project: str) -> pulumi.Output[Sequence[str]]:
+    """Return the command that starts a stopped machine (Google, "gcloud compute instances start", read 2026-11-27)."""
+    return machine.apply(
+        lambda name: (PROGRAM, "compute", "instances", "start", name, f"--zone={zone}", f"--project={project}")
+    )
+
+
 def node_account(name: str, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
     """Declare a service account without roles for a cluster's machines, and return its email.
 
@@ -131,6 +139,9 @@ class GcpPlatform(Platform):
             tunnel=(command, spec.iap_port) if plan.access.via == "bastion" else None,
             data_disk=disk.disk_id if disk else None,
         )
+        if self._power is not None and plan.idle_minutes is not None:
+            self._power.permit({plan.head.name: head.machine})
+            self.hosts[0] = replace(self.hosts[0], wake=wake_command(head.machine.name, spec.zone, spec.project))
         self.register_outputs({"machines": list(machines)})
 
     def _storage(self) -> SharedStorage | SharedFiles:

@@ -12,7 +12,7 @@ from components.platforms.local.image import require_image
 from components.platforms.local.image_build import image_id
 from components.platforms.local.machine import DATA_SERIAL
 from components.platforms.local.paths import runs_folder
-from components.platforms.local.power import forward
+from components.platforms.local.power import forward, wake_command
 from components.platforms.local.probe import choose
 from components.platforms.local.provider import Disk, Switch, Vm, VmArgs
 from components.platforms.local.rules import ssh_port
@@ -61,7 +61,7 @@ class LocalPlatform(Platform):
             identity=birth.identity,
             switch_starts=self._switch.starts,
             data_disk=self._disk.path if is_head else "",
-            forward=forward(self._run, host.name) if is_head and plan.is_elastic else None,
+            forward=forward(self._run) if is_head and plan.is_elastic else None,
             elastic=True if plan.elastic(host) else None,
         )
         vm = Vm(f"{name}-{host.name}", machine, pulumi.ResourceOptions(parent=self))
@@ -74,6 +74,7 @@ class LocalPlatform(Platform):
             machine_id=vm.machine_id,
             boots=vm.boots,
             data_disk=self._disk.disk_id if is_head else None,
+            wake=pulumi.Output.from_input(wake_command(self._run)) if plan.elastic(host) and is_head else None,
         )
 
 

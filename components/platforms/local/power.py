@@ -1,4 +1,4 @@
-"""Starts and stops a local cluster's machines for the head: power.py RUN HEAD, with a request on stdin.
+"""Starts and stops a local cluster's machines for the head: power.py RUN, with a request on stdin.
 
 QEMU starts this program for each connection that the head's machine opens to ADDRESS. Only the head's machine has this
 address, so the connection identifies the cluster. A request is one line: "states", "start" or "stop", and names of
@@ -21,21 +21,27 @@ if __name__ == "__main__":
 from components.platforms.local.computer import available_mib, resident_mib
 from components.platforms.local.machine import OVERHEAD_MIB, SHUT_DOWN_SECONDS, Machine, begin_shutdown
 from trainyard.errors import PlatformError
+from trainyard.outputs import LOCAL_WAKE
 
 ADDRESS, PORT = "10.0.2.100", 80
 """An address in QEMU's user-mode network."""
 
 
-def forward(run: Path, head: str) -> str:
+def forward(run: Path) -> str:
     """Return the option of QEMU's user-mode network that starts this program for the head's connections."""
-    command = shlex.join([sys.executable, "-I", __file__, str(run), head])
+    command = shlex.join([sys.executable, "-I", __file__, str(run)])
     return f"guestfwd=tcp:{ADDRESS}:{PORT}-cmd:{command}".replace(",", ",,")
 
 
-def answer(request: Sequence[str], run: Path, head: str) -> Mapping[str, str]:
-    """Carry out a request. Machines that do not exist have no state. The head cannot start or stop itself."""
+def wake_command(run: Path) -> Sequence[str]:
+    """Return the output `head.wake` of a cluster whose head can be off (yard/stack/sleep.py)."""
+    return LOCAL_WAKE, str(run)
+
+
+def answer(request: Sequence[str], run: Path) -> Mapping[str, str]:
+    """Carry out a request. Machines that do not exist have no state."""
     verb, *names = request or [""]
-    machines = [Machine(run=run, name=name) for name in names if "/" not in name and name != head]
+    machines = [Machine(run=run, name=name) for name in names if "/" not in name]
     machines = [machine for machine in machines if machine.start_file.exists()]
     if verb == "states":
         return {machine.name: _state(machine) for machine in machines}
@@ -44,7 +50,7 @@ def answer(request: Sequence[str], run: Path, head: str) -> Mapping[str, str]:
     try:
         for machine in machines:
             if verb == "start":
-                _start(machine)
+                start(machine)
             else:
                 _stop(machine)
     except PlatformError as error:
@@ -60,7 +66,8 @@ def _state(machine: Machine) -> str:
     return "changing" if age is not None and age < SHUT_DOWN_SECONDS else "on"
 
 
-def _start(machine: Machine) -> None:
+def start(machine: Machine) -> None:
+    """Start a machine that is off. Raises PlatformError if the computer has not enough memory or QEMU fails."""
     if machine.pid is not None:
         return
     stored = json.loads(machine.start_file.read_text())
@@ -104,4 +111,4 @@ def _age_of_stop(machine: Machine, pid: int) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(answer(sys.stdin.readline().split(), Path(sys.argv[1]), sys.argv[2])) + "\n")
+    sys.stdout.write(json.dumps(answer(sys.stdin.readline().split(), Path(sys.argv[1]))) + "\n")

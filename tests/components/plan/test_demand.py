@@ -160,12 +160,14 @@ def test_the_head_gets_the_month_limit_and_the_known_prices() -> None:
     stack = planned("azure-a100", {"limits": limits, "nodes__gpu__capacity": {"kind": "spot"}})
     text = render_repair(stack.plan, budget=demand.month_budget(stack.plan))
     # The price of Spot machines on Azure is unknown.
-    head = (stack.plan.head.machine.usd_per_hour or 0) + (demand.services(stack.plan)[0].usd or 0)
-    assert read_site(text or "").budget == Budget(1000, "requeue", {"head": head})
+    head, services = stack.plan.head.machine.usd_per_hour, demand.services(stack.plan)[0].usd
+    assert head is not None
+    assert services is not None
+    assert read_site(text or "").budget == Budget(1000, "requeue", {"head": head, "services": services})
     assert list(limit_is_effective.run(stack)) != []
     assert demand.month_budget(planned("azure-a100", {}).plan) is None
     gpu = demand.month_budget(planned("azure-a100", {"limits": limits}).plan)
-    assert (gpu or {})["usd_per_hour"].keys() == {"head", f"{stack.plan.name}-gpu"}
+    assert (gpu or {})["usd_per_hour"].keys() == {"head", "services", f"{stack.plan.name}-gpu"}
 
 
 def test_limit_includes_the_storage() -> None:

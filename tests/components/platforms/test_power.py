@@ -99,6 +99,21 @@ def test_the_head_on_google_cloud_only_starts_and_stops_elastic_machines(
     assert gcp_allows(built, permission, target) is allowed
 
 
+@pytest.mark.parametrize("stack", ["gcp-a2", "azure-a100"])
+def test_the_head_of_a_cluster_that_sleeps_may_stop_itself(build: Build, stack: str) -> None:
+    slurm = SLURM if stack == "gcp-a2" else {}
+    built = build(stack, nodes__gpu__elastic={"min": 0, "idle_minutes": 20}, idle={"minutes": 60}, **slurm)
+    head = f"{built.plan.name}-head"
+    if stack == "azure-a100":
+        group = built.only("resources:ResourceGroup")["resourceGroupName"]
+        scope = f"/subscriptions/s/resourceGroups/{group}/providers/Microsoft.Compute/virtualMachines/{head}"
+        assert azure_allows(built, "Microsoft.Compute/virtualMachines/deallocate/action", scope)
+        return
+    assert gcp_allows(built, "compute.instances.stop", head)
+    assert not gcp_allows(built, "compute.instances.delete", head)
+    assert "desiredStatus" not in built.all(INSTANCE)[head]
+
+
 def test_pulumi_leaves_the_state_of_elastic_machines_on_google_cloud(build: Build) -> None:
     fixed = {"machine": "a2-highgpu-1g", "count": 1}
     built = build("gcp-a2", nodes__gpu__elastic={"min": 0, "idle_minutes": 20}, nodes__fixed=fixed, limits={}, **SLURM)

@@ -91,7 +91,7 @@ def test_outputs_contain_the_fabric_files(stack: str) -> None:
         SimpleNamespace(plan=host, user="ops", through_head=True, proxy_jump=None) for host in plan.hosts
     ]
     keys = {host.name: HOST_KEY for host in plan.hosts}
-    made = outputs_of(plan, hosts, ["192.0.2.1", 22] * len(hosts), keys, None)
+    made = outputs_of(plan, hosts, ["192.0.2.1", 22] * len(hosts), keys, {})
     cluster = read_outputs(made)
     fabric = fabrics()[cluster.nodes[0].fabric]
     wanted = Transport(library_path=fabric.library_path, mounts=fabric.mounts)

@@ -64,7 +64,16 @@ def test_each_day_has_its_own_hours(cluster: Cluster) -> None:
 
 def test_an_incomplete_record_and_repeated_lines_are_read(cluster: Cluster) -> None:
     text = f"{DAY:.0f} head on\n{DAY + HOUR:.0f} head on\n{DAY + HOUR:.0f} gone-1 off\n17640"
-    assert parse_on_times(text, DAY + 2 * HOUR) == {"head": [(DAY, DAY + 2 * HOUR)]}
+    assert parse_on_times(text, DAY + 2 * HOUR) == {
+        "head": [(DAY, DAY + 2 * HOUR)],
+        "services": [(DAY, DAY + 2 * HOUR)],
+    }
+
+
+def test_the_storage_of_a_sleeping_cluster_costs_money(cluster: Cluster) -> None:
+    text = "".join(f"{DAY + hour * HOUR:.0f} head {state}\n" for hour, state in ((0, "on"), (4, "off"), (9, "on")))
+    found = costs(parse_on_times(text, DAY + 10 * HOUR), cluster, DAY, DAY + 24 * HOUR)
+    assert [(row.part, row.hours) for row in found] == [("head", 5.0), ("services", 10.0)]
 
 
 def test_removed_nodes_belong_to_their_group_and_unknown_prices_are_unknown(cluster: Cluster) -> None:
@@ -77,7 +86,7 @@ def test_removed_nodes_belong_to_their_group_and_unknown_prices_are_unknown(clus
 def test_the_forecast_continues_the_last_week(cluster: Cluster) -> None:
     """By hand: only the head, for 48 h until now, at (0.384 + 0.1909) an hour. November ends 120 h later."""
     now = DAY + 24 * HOUR
-    record = {"head": [(now - 48 * HOUR, now)]}
+    record = parse_on_times(f"{now - 48 * HOUR:.0f} head on\n", now)
     start, end = month_bounds("2025-11")
     assert (end - now, now - start) == (120 * HOUR, 25 * 24 * HOUR)
     assert forecast(record, cluster, now) == pytest.approx(168 * 0.5749, abs=0.05)

@@ -32,8 +32,8 @@ class Budget:
     usd_per_month: float
     when_spent: str
     usd_per_hour: Mapping[str, float]
-    """The list prices of HEAD, including storage and gateway, and of a node of each group. The key of a group is its
-    nodes' name without the number. Unknown prices are missing."""
+    """The list prices of HEAD, of SERVICES and of a node of each group. The key of a group is its nodes' name without
+    the number. Unknown prices are missing."""
 
 
 def spent(record: str, usd_per_hour: Mapping[str, float], now: float) -> float:

@@ -39,7 +39,7 @@ _MAX_HOLD_SECONDS = 4 * 3600.0
 _OFF = frozenset({"POWERING_DOWN", "POWERED_DOWN"})
 _REQUESTED = frozenset({"POWER_DOWN", "POWER_UP", "POWER_DRAIN", "REBOOT_REQUESTED", "REBOOT_ISSUED"})
 """slurmctld replaces these flags within seconds or when a job ends."""
-_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _LATE = "ResumeTimeout reached"
 """The reason that slurmctld sets when a node has not registered in time."""
 MACHINE_OFF = reason_for(GONE, "the machine is off")
@@ -109,7 +109,7 @@ def wish(node: SlurmNode) -> str | None:
         return OFF
     if flags & _REQUESTED:
         return None
-    if flags & {"DOWN", "DRAIN"} and not flags & _BUSY:
+    if flags & {"DOWN", "DRAIN"} and not flags & BUSY:
         return ON if "DOWN" in flags and fault(node.reason) == GONE else None
     return ON
 
@@ -198,6 +198,11 @@ class Reconciler:
             replace(group, minimum=0, idle_seconds=0.0) if self.closed.issuperset(group.nodes) else group
             for group in self.groups
         ]
+
+    @property
+    def all_off(self) -> bool:
+        """Whether no machine runs. Machines that do not exist count as off."""
+        return self.looked_up is not None and all(self.known.get(name, OFF) == OFF for name in self.names)
 
     def _power_down_idle(self, nodes: Mapping[str, SlurmNode], idle: Mapping[str, float]) -> None:
         for group in self._settings:

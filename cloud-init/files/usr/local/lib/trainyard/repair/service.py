@@ -1,8 +1,8 @@
 """The service `trainyard-repair` on the head.
 
-It holds spares back, sets lost workers down, records when nodes left service, and starts and stops the machines of
-elastic groups (power.py). While the month's cost limit is spent, it sets the partitions down (budget.py). The only
-program that it runs is scontrol.
+It holds spares back, sets lost workers down, records when nodes left service, starts and stops the machines of elastic
+groups (power.py), and stops an idle cluster (sleep.py). While the month's cost limit is spent, it sets the partitions
+down (budget.py). The only program that it runs is scontrol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from health.slurm import SlurmNode, parse
 from repair.budget import SPENT, Budget, Meter
 from repair.channels import channel
 from repair.partitions import Closed, write_atomically
-from repair.power import OFF, Elastic, Power, Reconciler
+from repair.power import BUSY, OFF, Elastic, Power, Reconciler
+from repair.sleep import REQUEST, SLEEPING, Sleep, SleepSettings
 from trainyard.faults import (
     CLOSED,
     GONE,
@@ -54,7 +55,7 @@ NO_SLURMD = reason_for(
 KEPT = 50
 """The number of changes that are kept for each node."""
 _SECONDS = 20
-_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+
 _NAME = re.compile(r"^NodeName=(\S+)")
 _SPARES = "spares-"
 """A reservation's name consists of this prefix and the group's name."""
@@ -93,7 +94,7 @@ class Node:
 
     @property
     def is_busy(self) -> bool:
-        return not self.slurm.flags.isdisjoint(_BUSY)
+        return not self.slurm.flags.isdisjoint(BUSY)
 
     @property
     def responds(self) -> bool:
@@ -119,6 +120,7 @@ class Site:
     """The content of repair.json. A node counts as lost if it has not answered for more than `silent_seconds`.
 
     The machine of an elastic node must register within `start_seconds`. `channel` describes how machines are started.
+    `sleep` is None if the cluster never stops.
     """
 
     silent_seconds: float
@@ -126,6 +128,7 @@ class Site:
     start_seconds: float = 0.0
     channel: Mapping[str, str] = field(default_factory=dict)
     budget: Budget | None = None
+    sleep: SleepSettings | None = None
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -137,8 +140,14 @@ def read_site(text: str) -> Site:
     found = json.loads(text)
     groups = tuple(_group(name, row) for name, row in found["groups"].items())
     power = found.get("power", {})
-    budget = Budget(**found["budget"]) if "budget" in found else None
-    return Site(found["silent_seconds"], groups, power.get("start_seconds", 0.0), power.get("channel", {}), budget)
+    return Site(
+        found["silent_seconds"],
+        groups,
+        power.get("start_seconds", 0.0),
+        power.get("channel", {}),
+        Budget(**found["budget"]) if "budget" in found else None,
+        SleepSettings(**power["sleep"]) if "sleep" in power else None,
+    )
 
 
 def _group(name: str, row: Mapping[str, Any]) -> Group:
@@ -367,6 +376,7 @@ class Service:
     """Starts and stops machines, or None if no group is elastic."""
     watch: Watch = field(init=False)
     reconciler: Reconciler | None = field(init=False)
+    sleep: Sleep | None = field(init=False)
     has_spares: bool = field(init=False)
     changes: dict[str, tuple[Change, ...]] = field(init=False)
     on_times: OnTimes = field(init=False)
@@ -387,6 +397,9 @@ class Service:
         self.reconciler = None
         if elastic and self.power is not None:
             self.reconciler = Reconciler(elastic, self.power, self.control, self.site.start_seconds)
+        self.sleep = None
+        if self.site.sleep is not None and self.reconciler is not None:
+            self.sleep = Sleep(self.site.sleep, self.state / REQUEST, self.control, self.reconciler)
         self.changes = load_history(self.state / HISTORY)
         self.on_times = OnTimes(self.state / ON_TIMES)
         self.closed = Closed(self.state / CLOSED, self.control)
@@ -422,6 +435,8 @@ class Service:
             idle = {name: wall - node.last_busy for name, node in nodes.items() if node.last_busy is not None}
             found = {name: node.slurm for name, node in nodes.items()}
             self.reconciler.run_once(found, idle, now, gated=is_gated)
+            if self.sleep is not None:
+                self.sleep.run_once(found, now, wall, gated=is_gated)
         self._record_machines(wall)
 
     def _close_partitions(self, now: float, wall: float) -> None:
@@ -433,6 +448,9 @@ class Service:
             self.meter.run_once([group.name for group in self.site.groups if group.elastic is not None], now, wall)
             notices += filter(None, [self.meter.notice])
             wanted |= dict.fromkeys((group.name for group in self.site.groups if self.meter.is_spent), SPENT)
+        if self.sleep is not None and self.sleep.is_closing:
+            notices.append(SLEEPING)
+            wanted |= dict.fromkeys((group.name for group in self.site.groups), SLEEPING)
         self.closed.keep(wanted)
         if self.reconciler is not None:
             self.reconciler.closed = frozenset(
@@ -449,6 +467,8 @@ class Service:
         if self.reconciler is not None:
             known, elastic = self.reconciler.known, self.reconciler.names
         states = {name: "on" for name in (HEAD, *self.site.addresses) if name not in elastic}
+        if self.sleep is not None and self.sleep.stopping_since is not None:
+            states[HEAD] = OFF
         # A machine that is starting or stopping already or still costs money.
         states |= {name: "off" if state == OFF else "on" for name, state in known.items()}
         self.on_times.record(states, self.on_times.names - {HEAD, *self.site.addresses}, wall)

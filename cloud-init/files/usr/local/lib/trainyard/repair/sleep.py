@@ -1,0 +1,155 @@
+"""A cluster that stops itself: first its workers, and then the head.
+
+The cluster stops after a time without SSH connections to the head and without jobs, or when an admin requests it with
+`yard sleep`. A running job prevents both. `yard wake` starts the head's machine. Slurm's queue and accounting are on
+the head's disk, and slurmctld knows that the workers are off, so it starts them only for jobs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from health.slurm import SlurmNode
+
+from repair.partitions import write_atomically
+from repair.power import BUSY, ON, PowerError, Reconciler, wish
+
+REQUEST = "repair/sleep"
+"""The file below /var/lib/trainyard in which `yard sleep` requests that the cluster stops. A JSON object: `at` is the
+time in seconds since 1970 after which the cluster may stop. If it cannot stop, `refused` states the reason instead."""
+SLEEPING = "the cluster is stopping"
+"""The reason with which partitions are closed (partitions.py)."""
+_STOP_SECONDS = 600.0
+"""The time after which an order to stop the head has failed."""
+_ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+                    "PREEMPTED", "TIMEOUT"})  # fmt: skip
+"""The states of jobs that have ended (job_states in slurm/slurm.h of Slurm 24.11.5, read 2026-11-27)."""
+_ESTABLISHED = "01"
+"""TCP_ESTABLISHED in /proc/net/tcp (include/net/tcp_states.h of Linux 6.12, read 2026-11-27)."""
+_SSH_PORT = 22
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+
+def connections(tables: tuple[Path, ...] = _TABLES) -> int:
+    """Return the number of open SSH connections to this machine."""
+    found = 0
+    # Without IPv6, the second table does not exist.
+    for table in (table for table in tables if table.exists()):
+        for line in table.read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            found += state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == _SSH_PORT
+    return found
+
+
+def has_jobs(listed: str) -> bool:
+    """Return whether the output of `scontrol -o show job` contains a job that runs or waits.
+
+    A job's name can contain line breaks and any text, so a line without a state also counts. A person can therefore
+    hide only an own job.
+    """
+    for line in listed.splitlines():
+        if not line.startswith("JobId="):
+            continue
+        states = [word.partition("=")[2] for word in line.split() if word.startswith("JobState=")]
+        if not states or any(state not in _ENDED for state in states):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class SleepSettings:
+    """The head's name, and the time in seconds after which an idle cluster stops."""
+
+    head: str
+    idle_seconds: float
+
+
+@dataclass
+class Sleep:
+    """Stops the cluster. `now` is a monotonic time, and `wall` is in seconds since 1970."""
+
+    settings: SleepSettings
+    path: Path
+    """The file of REQUEST."""
+    control: Callable[..., str | None]
+    reconciler: Reconciler
+    connections: Callable[[], int] = connections
+    idle_since: float | None = None
+    is_closing: bool = False
+    """Whether no job may start any more, and all machines of workers stop."""
+    stopping_since: float | None = None
+    """The time of the order to stop the head, or None if there was none."""
+    stopped: set[str] = field(default_factory=set)
+    """Machines of drained nodes that were stopped. Slurm does not power these nodes down, so they stay drained."""
+
+    def __post_init__(self) -> None:
+        # The cluster has been started again, or this service has been restarted.
+        self.path.unlink(missing_ok=True)
+
+    def run_once(self, nodes: Mapping[str, SlurmNode], now: float, wall: float, gated: bool) -> None:
+        """Decide whether the cluster stops, and stop the head when all other machines are off.
+
+        `nodes` contains Slurm's nodes by name. While `gated` is set, `pulumi up` tests the nodes.
+        """
+        was_closing, self.is_closing = self.is_closing, self._must_close(nodes, now, wall, gated)
+        if not self.is_closing:
+            self.stopped.clear()
+            return
+        if not was_closing or self.stopping_since is not None:
+            return
+        try:
+            self._stop(nodes, now)
+        except PowerError as error:
+            self._refuse(str(error))
+
+    def _must_close(self, nodes: Mapping[str, SlurmNode], now: float, wall: float, gated: bool) -> bool:
+        if self.stopping_since is not None:
+            if now - self.stopping_since < _STOP_SECONDS:
+                return True
+            self._refuse(f"{self.settings.head} did not stop in {_STOP_SECONDS:.0f} s")
+        at = self._requested()
+        is_busy = any(node.flags & BUSY for node in nodes.values())
+        if is_busy or gated:
+            self.idle_since = None
+            if at is not None and wall >= at:
+                self._refuse("`pulumi up` is testing the nodes" if gated else "a job is running")
+            return False
+        return self._is_idle(now) if at is None else wall >= at
+
+    def _requested(self) -> float | None:
+        try:
+            return float(json.loads(self.path.read_text())["at"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _is_idle(self, now: float) -> bool:
+        if self.connections():
+            self.idle_since = None
+            return False
+        if self.idle_since is None:
+            self.idle_since = now
+        if now - self.idle_since < self.settings.idle_seconds:
+            return False
+        listed = self.control("-o", "show", "job")
+        if listed is None or has_jobs(listed):
+            self.idle_since = None
+            return False
+        return True
+
+    def _stop(self, nodes: Mapping[str, SlurmNode], now: float) -> None:
+        """Stop the machines of drained nodes, and the head's machine if all others are off."""
+        for name, node in nodes.items():
+            if self.reconciler.known.get(name) == ON and wish(node) is None and name not in self.stopped:
+                self.stopped.add(name)
+                self.reconciler.power.stop(name)
+        if self.reconciler.all_off:
+            self.stopping_since = now
+            self.reconciler.power.stop(self.settings.head)
+
+    def _refuse(self, why: str) -> None:
+        """Record why the cluster does not stop, and wait again until it is idle."""
+        self.stopping_since, self.idle_since, self.is_closing = None, None, False
+        write_atomically(self.path, json.dumps({"refused": why}) + "\n")

@@ -1,0 +1,242 @@
+"""A cluster that stops itself: the repair service with fake Slurm commands and machines.
+
+tests/integration/test_sleep.py stops and starts a cluster of virtual machines.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from repair import sleep
+from repair.power import OFF, ON, Elastic, RefusedError
+from repair.service import GATE, Group, Service, Site
+from repair.sleep import SleepSettings, connections, has_jobs
+
+from trainyard.faults import ON_TIMES
+
+NAMES = ("a-0", "a-1")
+IDLE_SECONDS = 600.0
+STEP = 10.0
+
+
+@dataclass
+class World:
+    """Slurm and the machines. Machines start and stop at once."""
+
+    folder: Path
+    states: dict[str, str] = field(default_factory=lambda: {"a-0": "IDLE+POWERED_DOWN", "a-1": "IDLE"})
+    machines: dict[str, str] = field(default_factory=lambda: {"a-0": OFF, "a-1": ON, "head": ON})
+    jobs: str = ""
+    partition: str = "UP"
+    connections: int = 0
+    is_refusing: bool = False
+    stops: list[str] = field(default_factory=list)
+    now: float = 1000.0
+    service: Service = field(init=False)
+
+    def __post_init__(self) -> None:
+        (self.folder / sleep.REQUEST).parent.mkdir()
+        self.restart()
+
+    def restart(self) -> None:
+        group = Group("a", 0, dict.fromkeys(NAMES, "10.0.0.1"), Elastic(NAMES, 1, 10**6))
+        site = Site(15.0, (group,), 200.0, sleep=SleepSettings("head", IDLE_SECONDS))
+        self.service = Service(site, state=self.folder, control=self.control, answering=set, power=Calls(self))
+        assert self.service.sleep is not None
+        self.service.sleep.connections = lambda: self.connections
+
+    def control(self, *arguments: str) -> str | None:
+        if arguments[:2] == ("-o", "show"):
+            lines = [f"NodeName={name} State={state} BootTime=1\n" for name, state in self.states.items()]
+            partition = f"PartitionName=a AllowGroups=ALL State={self.partition} TotalCPUs=2\n"
+            return {"node": "".join(lines), "job": self.jobs, "partition": partition}.get(arguments[2], "")
+        values = dict(word.split("=", 1) for word in arguments if "=" in word)
+        if "partitionname" in values:
+            self.partition = values["state"].upper()
+        elif values["state"] == "power_down":
+            self.states[values["nodename"]] = "IDLE+POWERING_DOWN"
+        return ""
+
+    def request(self, at: float | None = None) -> None:
+        (self.folder / sleep.REQUEST).write_text(json.dumps({"at": self.now if at is None else at}))
+
+    @property
+    def refused(self) -> str:
+        path = self.folder / sleep.REQUEST
+        return str(json.loads(path.read_text()).get("refused", "")) if path.exists() else ""
+
+    @property
+    def recorded(self) -> str:
+        """The head's last state in the record of on-times."""
+        rows = (line.split() for line in (self.folder / ON_TIMES).read_text().splitlines())
+        return [state for _, name, state in rows if name == "head"][-1]
+
+    def run(self, seconds: float) -> None:
+        for _ in range(int(seconds / STEP)):
+            self.now += STEP
+            self.service.run_once(self.now, self.now)
+
+
+class Calls:
+    """The channel."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def states(self, names: Collection[str]) -> Mapping[str, str]:
+        return {name: self.world.machines[name] for name in names}
+
+    def start(self, name: str) -> None:
+        raise AssertionError(name)
+
+    def stop(self, name: str) -> None:
+        if name == "head" and self.world.is_refusing:
+            raise RefusedError("403 AuthorizationFailed")
+        self.world.stops.append(name)
+        self.world.machines[name] = OFF
+        if self.world.states.get(name) == "IDLE+POWERING_DOWN":
+            self.world.states[name] = "IDLE+POWERED_DOWN"
+
+    def failures(self) -> Mapping[str, str]:
+        return {}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_an_idle_cluster_stops_its_workers_and_then_the_head(world: World) -> None:
+    world.run(IDLE_SECONDS)
+    assert world.machines["head"] == ON
+    assert world.partition == "UP"
+    world.run(5 * STEP)
+    assert world.machines == {"a-0": OFF, "a-1": OFF, "head": OFF}
+    assert world.stops == ["a-1", "head"]
+    assert world.partition == "DOWN"
+    assert world.recorded == "off"
+
+
+def test_the_partitions_open_when_the_cluster_is_awake(world: World) -> None:
+    world.run(IDLE_SECONDS + 200.0)
+    assert (world.machines["head"], world.partition) == (OFF, "DOWN")
+    world.machines["head"] = ON
+    world.restart()
+    world.run(STEP)
+    assert world.partition == "UP"
+    assert world.recorded == "on"
+    world.run(IDLE_SECONDS / 2)
+    assert world.machines["head"] == ON, "the idle time begins again"
+
+
+RUNNING = "JobId=7 JobName=x UserId=ann(50001) JobState=RUNNING Reason=None\n"
+
+
+@pytest.mark.parametrize("obstacle", ["connection", "waiting job", "running job", "gate"])
+def test_a_used_cluster_does_not_stop(world: World, obstacle: str) -> None:
+    match obstacle:
+        case "connection":
+            world.connections = 1
+        case "waiting job":
+            world.jobs = RUNNING.replace("RUNNING", "PENDING")
+        case "running job":
+            world.states["a-1"] = "MIXED"
+        case _:
+            with (world.folder / GATE).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                world.run(3 * IDLE_SECONDS)
+    world.run(3 * IDLE_SECONDS if obstacle != "gate" else 0)
+    assert world.machines["head"] == ON
+    assert world.partition == "UP"
+    assert world.machines["a-1"] == ON
+
+
+def test_a_connection_while_the_workers_stop_keeps_the_head_on(world: World) -> None:
+    world.run(IDLE_SECONDS + 2 * STEP)
+    assert world.partition == "DOWN"
+    world.connections = 1
+    world.run(2 * STEP)
+    assert world.partition == "UP"
+    world.run(2 * IDLE_SECONDS)
+    assert world.machines["head"] == ON
+
+
+def test_a_request_stops_a_cluster_with_waiting_jobs_and_connections(world: World) -> None:
+    world.jobs, world.connections = RUNNING.replace("RUNNING", "PENDING"), 2
+    world.request(world.now + 60.0)
+    world.run(50.0)
+    assert world.partition == "UP", "the people who are logged in have a minute"
+    world.run(150.0)
+    assert set(world.machines.values()) == {OFF}
+
+
+def test_a_request_is_refused_while_a_job_runs(world: World) -> None:
+    world.states["a-1"] = "MIXED"
+    world.request()
+    world.run(2 * STEP)
+    assert world.refused == "a job is running"
+    world.states["a-1"] = "IDLE"
+    world.run(100.0)
+    assert world.machines["head"] == ON
+
+
+def test_a_head_that_may_not_stop_itself_opens_the_partitions(world: World) -> None:
+    world.is_refusing = True
+    world.request()
+    world.run(120.0)
+    assert world.refused == "403 AuthorizationFailed"
+    assert world.partition == "UP"
+    assert world.recorded == "on"
+
+
+def test_a_head_that_does_not_stop_is_usable_again(world: World) -> None:
+    world.request()
+    world.run(120.0)
+    assert world.machines["head"] == OFF
+    # The service still runs, so the machine did not stop.
+    world.run(700.0)
+    assert "did not stop" in world.refused
+    assert world.partition == "UP"
+
+
+def test_the_machine_of_a_drained_node_stops_and_the_node_stays_drained(world: World) -> None:
+    world.states["a-1"] = "IDLE+DRAIN Reason=fan"
+    world.request()
+    world.run(200.0)
+    assert set(world.machines.values()) == {OFF}
+    assert "DRAIN" in world.states["a-1"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("No jobs in the system\n", False),
+        (RUNNING, True),
+        (RUNNING.replace("RUNNING", "COMPLETED"), False),
+        (RUNNING.replace("RUNNING", "COMPLETED") + RUNNING.replace("RUNNING", "PENDING"), True),
+        ("JobId=7 JobName=a\nb UserId=ann(50001) JobState=RUNNING\n", True),
+        ("JobId=7 JobName=JobState=COMPLETED UserId=ann(50001) JobState=RUNNING\n", True),
+    ],
+)
+def test_jobs_that_run_or_wait_are_found(listed: str, expected: bool) -> None:
+    assert has_jobs(listed) is expected
+
+
+def test_only_established_connections_to_ssh_count(tmp_path: Path) -> None:
+    header = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when\n"
+    rows = [
+        "   0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000",  # sshd listens
+        "   1: 0F02000A:0016 0202000A:9C40 01 00000000:00000000 02:00000000",  # a login
+        "   2: 0F02000A:8AE2 0302000A:0016 01 00000000:00000000 02:00000000",  # the head connects to a worker
+        "   3: 0F02000A:0016 0202000A:9C42 06 00000000:00000000 03:00000000",  # a closed connection
+    ]
+    (tmp_path / "tcp").write_text(header + "\n".join(rows) + "\n")
+    tables = tmp_path / "tcp", tmp_path / "tcp6"
+    assert connections(tables) == 1, "this machine has no IPv6"
+    (tmp_path / "tcp6").write_text(header + f"   0: {'0' * 32}:0016 {'0' * 32}:9C40 01 00000000:00000000\n")
+    assert connections(tables) == 2

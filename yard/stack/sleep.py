@@ -1,0 +1,176 @@
+"""`yard sleep` stops a whole cluster, and `yard wake` starts it again.
+
+trainyard-repair on the head stops the machines (repair/sleep.py). The head cannot start itself, so yard starts its
+machine with the cloud's command-line tool, or on this computer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from trainyard import project
+from trainyard.errors import JobError, RemoteError, StackError
+from trainyard.outputs import LOCAL_WAKE, Head
+from yard.show import answer, warn
+from yard.stack.remote import Remote
+
+REQUEST = "/var/lib/trainyard/repair/sleep"
+"""The file in which the cluster is requested to stop (repair/sleep.py)."""
+WARNING_SECONDS = 60
+"""How long before the cluster stops the people who are logged in are warned."""
+_STOP_SECONDS = 900
+_WAKE_SECONDS = 900
+"""A machine of a cloud can take minutes until sshd accepts connections."""
+_POLL_SECONDS = 3
+_LOGIN = re.compile(r"(?m)^sshd(?:-session)?: (\S+)@pts/\d+")
+"""A session with a terminal, as sshd names its process (sshd-session since OpenSSH 9.8)."""
+_LIST = "sudo -n squeue -h -a -t R,CF,CG,S -o '%i|%u' && echo === && ps -eo args="
+_FIX = "Fix: add `idle: {minutes: 60}` to the stack file, and run `pulumi up`"
+
+
+def sleep(remote: Remote, as_json: bool, *, force: bool) -> None:
+    """Stop the cluster, and wait until its head is unreachable.
+
+    Raises JobError if a job is running, or if a person is logged in and `force` is not set.
+    """
+    head = remote.stack.cluster.head
+    if head.wake is None:
+        raise StackError(f"the head of cluster {remote.stack.cluster.name} may not stop machines. {_FIX}")
+    begin = time.monotonic()
+    jobs, _, processes = remote.run(_LIST, admin=True).partition("===\n")
+    running = [f"{number} ({user})" for number, _, user in (line.partition("|") for line in jobs.split())]
+    people = sorted(set(_LOGIN.findall(processes)))
+    problems = []
+    if running:
+        problems.append(f"these jobs are running: {', '.join(running)}. Fix: wait, or cancel them with `yard cancel`")
+    if people and not force:
+        problems.append(f"these users are logged in: {', '.join(people)}. Fix: `yard sleep --force` warns them first")
+    if problems:
+        raise JobError(f"cluster {remote.stack.cluster.name} does not stop. {'; '.join(problems)}")
+    delay = WARNING_SECONDS if people else 0
+    _request(remote, delay)
+    if delay:
+        warn(f"{', '.join(people)} can save their work for {delay} s. Ctrl-C keeps the cluster running")
+    try:
+        _wait_until_asleep(remote, delay + _STOP_SECONDS)
+    except KeyboardInterrupt:
+        remote.run(f"sudo -n rm -f {REQUEST}", admin=True)
+        warn("the cluster keeps running")
+        raise
+    seconds = time.monotonic() - begin
+    text = f"cluster {remote.stack.cluster.name} sleeps ({seconds:.0f} s). To start it again, run `yard wake`"
+    answer(text, {"asleep": True, "seconds": round(seconds, 1)}, as_json)
+
+
+def _request(remote: Remote, delay: float) -> None:
+    name = remote.stack.cluster.name
+    text = f"{name} stops in {delay:.0f} s, because an admin has run yard sleep. Waiting jobs start after yard wake."
+    said = f"sudo -n wall -n {shlex.quote(text)} || true; " if delay else ""
+    # The head's clock counts, and the file is complete when it appears.
+    write = f'echo "{{\\"at\\": $(($(date +%s) + {delay:.0f}))}}" >{REQUEST}.new && mv {REQUEST}.new {REQUEST}'
+    remote.run(f"{said}sudo -n sh -c {shlex.quote(write)}", admin=True)
+
+
+def _wait_until_asleep(remote: Remote, seconds: float) -> None:
+    """Wait until the head is unreachable. Raises StackError if the head refuses the request."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            state = remote.run(f"sudo -n cat {REQUEST} 2>/dev/null || true", admin=True)
+        except RemoteError:
+            return
+        found = _object(state)
+        if "at" not in found:
+            why = found.get("refused", "the request was withdrawn")
+            raise StackError(
+                f"cluster {remote.stack.cluster.name} does not stop: {why}. Fix: correct it, and try again"
+            )
+        time.sleep(_POLL_SECONDS)
+    raise StackError(
+        f"cluster {remote.stack.cluster.name} has not stopped in {seconds:.0f} s. Fix: read the head's journal: "
+        "`sudo journalctl -u trainyard-repair`"
+    )
+
+
+def _object(text: str) -> Mapping[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def wake(remote: Remote, as_json: bool) -> None:
+    """Start the cluster's head if it is off, and wait until Slurm answers."""
+    name = remote.stack.cluster.name
+    if remote.stack.cluster.head.wake is None:
+        raise StackError(f"cluster {name} never sleeps. {_FIX}")
+    seconds = wake_if_asleep(remote)
+    text = f"cluster {name} was awake" if seconds is None else f"cluster {name} is awake ({seconds:.0f} s)"
+    answer(text, {"started": seconds is not None, "seconds": round(seconds or 0.0, 1)}, as_json)
+
+
+def wake_if_asleep(remote: Remote) -> float | None:
+    """Start the head if it cannot be reached, and return the time in seconds, or None if nothing was started.
+
+    A cluster that never sleeps is not started. Raises StackError if the machine cannot be started, and RemoteError if
+    Slurm does not answer in time.
+    """
+    head = remote.stack.cluster.head
+    if head.wake is None:
+        return None
+    try:
+        remote.run("true", seconds=90)
+    except RemoteError:
+        pass
+    else:
+        return None
+    warn(f"cluster {remote.stack.cluster.name} sleeps. Its head is starting")
+    begin = time.monotonic()
+    while True:
+        # A machine that was still stopping must be started again.
+        _start(head.wake, head)
+        try:
+            # trainyard-repair opens the partitions that it closed before the cluster stopped.
+            remote.run("scontrol ping >/dev/null && sinfo -h -o %a | grep -q up", seconds=90)
+        except RemoteError:
+            if time.monotonic() - begin > _WAKE_SECONDS:
+                raise
+            time.sleep(_POLL_SECONDS)
+            continue
+        return time.monotonic() - begin
+
+
+def _start(words: Sequence[str], head: Head) -> None:
+    if words[0] == LOCAL_WAKE:
+        _start_here(words[1], head)
+        return
+    line = shlex.join(words)
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise StackError(
+            f"`{words[0]}` is missing on this computer. Fix: install it, or run elsewhere: {line}"
+        ) from None
+    if done.returncode:
+        raise StackError(
+            f"{head.name} cannot be started: {done.stderr.strip()}. Fix: log in to the cloud, or ask an operator of "
+            f"the cluster to run: {line}"
+        )
+
+
+def _start_here(folder: str, head: Head) -> None:
+    """Start a machine on this computer with the program that starts machines for the head."""
+    # Commands on a cluster do not import the components.
+    program = project.CODE / "components" / "platforms" / "local" / "power.py"
+    argv = [sys.executable, "-I", str(program), folder]
+    done = subprocess.run(argv, input=f"start {head.name}\n", capture_output=True, text=True, check=False)
+    why = _object(done.stdout).get("error") or done.stderr.strip()[-300:]
+    if why:
+        raise StackError(f"{head.name} cannot be started on this computer: {why}")
