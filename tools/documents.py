@@ -24,7 +24,7 @@ from yard.preview.engine import Step
 from yard.prices import PriceChange
 from yard.repair.steps import Case, Decision
 from yard.run.bench import Record
-from yard.run.cost import Cost, JobCost
+from yard.run.cost import Cost, JobBill, JobCost
 from yard.run.fair_use import Usage
 from yard.run.goodput import Goodput
 from yard.run.queue import Job
@@ -99,7 +99,8 @@ DOCUMENTS: Mapping[str, Any] = {
         "Editor", "The SSH host of a job, its file, and the command for VS Code.", host=str, config=str, command=Texts,
     ),
     "cost": _list(_document("PartCost", "`usd` is null if the price is unknown.", Cost))
-    | _list(_document("CostOfJob", "With --jobs.", JobCost)),
+    | _list(_document("CostOfJob", "With --jobs.", JobCost))
+    | _document("Bill", "With --job.", JobBill),
     "cp": _document("Copy", source=str, target=str),
     "data synth": _document("Dataset", synthetic=int, vocab=int, token_bytes=int, documents=int, tokens=int),
     "data verify": DATASET

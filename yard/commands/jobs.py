@@ -338,13 +338,23 @@ def cost(
         typer.Option("--month", metavar="YYYY-MM", parser=_month, help="Month. Default: the current month."),
     ] = None,
     jobs: Annotated[bool, typer.Option("--jobs", help="Show the cost of each job instead.")] = False,
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="JOB", help="Show what the steps of one job have cost, and what was lost."),
+    ] = None,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
     """Show what the cluster has cost at list prices, by day and node group, and a forecast."""
-    from yard.run.cost import show_cost, show_job_costs
+    from yard.run.cost import show_cost, show_job_bill, show_job_costs
 
+    if job is not None:
+        from yard.run.jobs import find_job
+
+        remote = remote_of(stack, outputs)
+        show_job_bill(remote, find_job(remote, job), as_json)
+        return
     show = show_job_costs if jobs else show_cost
     show(remote_of(stack, outputs), month or f"{datetime.now(UTC):%Y-%m}", as_json)
 

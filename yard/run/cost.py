@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from trainyard.errors import JobError
 from trainyard.faults import HEAD, ON_TIMES
 from trainyard.on_times import SERVICES, Intervals, month_bounds, month_of, parse_on_times
 from trainyard.outputs import Cluster, Prices
-from yard.run.jobs import expand
-from yard.show import say, say_json, table
+from yard.run.jobs import expand, goodputs_of
+from yard.run.queue import Job
+from yard.show import counted, say, say_json, table
 from yard.stack.remote import Remote
 
 _HOUR = 3600.0
 _AVERAGE_DAYS = 7
 _SEPARATOR = "===cost==="
+_JOB_FIELDS = "JobIDRaw,User,ElapsedRaw,NodeList,AllocTRES,JobName"
 _NOT_INCLUDED = (
     "list prices. Not included: boot disks, addresses, NAT, network traffic, discounts, taxes, and the time before the "
     "head's record began"
@@ -47,6 +49,28 @@ class JobCost:
     name: str
     gpu_hours: float
     usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobBill:
+    """What a job has cost in dollars: for useful steps, for steps that a later start repeated, for checkpoints, and for
+    everything else. `usd_per_step` is the price of a useful step. Values are None if a price is unknown or the job's
+    program has recorded no steps.
+    """
+
+    job: int
+    user: str
+    name: str
+    starts: int
+    gpu_hours: float
+    usd: float | None
+    steps: int = 0
+    redone_steps: int = 0
+    usd_per_step: float | None = None
+    useful_usd: float | None = None
+    redone_usd: float | None = None
+    saving_usd: float | None = None
+    other_usd: float | None = None
 
 
 def costs(intervals: Intervals, cluster: Cluster, start: float, end: float) -> list[Cost]:
@@ -133,6 +157,66 @@ def job_costs(text: str, cluster: Cluster) -> list[JobCost]:
     return sorted(found, key=lambda job: (-(job.usd or 0), job.job))
 
 
+def job_bill(text: str, cluster: Cluster, goodput: Mapping[str, float] | None) -> JobBill | None:
+    """Return what a job has cost. Returns None if the job has used no GPUs.
+
+    `text` contains sacct's row for each start, as in `job_costs`. `goodput` is the job's goodput (yard/run/goodput.py).
+    """
+    starts = job_costs(text, cluster)
+    if not starts:
+        return None
+    usd = total(starts)
+    hours = sum(start.gpu_hours for start in starts)
+    bill = JobBill(job=starts[0].job, user=starts[0].user, name=starts[0].name, starts=len(starts), gpu_hours=hours,
+                   usd=usd)  # fmt: skip
+    if usd is None or goodput is None:
+        return bill
+    # Between two starts, a job holds no nodes.
+    held = goodput["wall_s"] - goodput["waiting_s"]
+    useful, redone, saving = (
+        round(usd * goodput[key] / held, 2) if held > 0 else 0.0 for key in ("useful_s", "redone_s", "saving_s")
+    )
+    return replace(
+        bill,
+        steps=int(goodput["steps"]),
+        usd_per_step=useful / goodput["steps"] if goodput["steps"] else None,
+        redone_steps=int(goodput["redone_steps"]),
+        useful_usd=useful,
+        redone_usd=redone,
+        saving_usd=saving,
+        other_usd=round(usd - useful - redone - saving, 2),
+    )
+
+
+def show_job_bill(remote: Remote, job: Job, as_json: bool) -> None:
+    """Print what a job has cost, for its useful steps and for lost time. Raises JobError if it has used no GPUs."""
+    cluster = remote.stack.cluster
+    if cluster.scheduler != "slurm":
+        raise JobError("without Slurm, the head does not record when jobs held GPUs")
+    command = f"TZ=UTC sacct -X -D -n -P -j {job.id} -o {_JOB_FIELDS}"
+    bill = job_bill(remote.run(command), cluster, goodputs_of(remote, [job]).get(str(job.id)))
+    if bill is None:
+        raise JobError(f"job {job.id} has used no GPUs, and only GPUs have a price for a job")
+    if as_json:
+        say_json(vars(bill))
+        return
+    say(f"job {bill.job} ({bill.name}) of {bill.user}: {_dollars(bill.usd)} for {bill.gpu_hours:.2f} GPU hours in "
+        f"{counted(bill.starts, 'start')}")  # fmt: skip
+    if bill.useful_usd is None:
+        say("the job's program has recorded no steps, so the cost of a step is unknown (docs/jobs.md, goodput)")
+        return
+    each = "" if bill.usd_per_step is None else f"{counted(bill.steps, 'step')}, ${bill.usd_per_step:.4f} each"
+    table(
+        ("FOR", "COST", ""),
+        [
+            ("useful steps", _dollars(bill.useful_usd), each),
+            ("repeated steps", _dollars(bill.redone_usd), counted(bill.redone_steps, "step")),
+            ("checkpoints", _dollars(bill.saving_usd), ""),
+            ("start-up and other work", _dollars(bill.other_usd), ""),
+        ],
+    )
+
+
 def show_cost(remote: Remote, month: str, as_json: bool) -> None:
     """Print the cost of a month by day and part, its sum and, for the current month, a forecast."""
     text, _, clock = remote.run(f"cat {_record(remote)}; echo {_SEPARATOR}; date +%s").partition(_SEPARATOR)
@@ -158,8 +242,7 @@ def show_job_costs(remote: Remote, month: str, as_json: bool) -> None:
     """Print the cost of the jobs that ran in a month: a person's own ones, or everybody's for admins and operators."""
     start, end = (f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%S}" for time in month_bounds(month))
     everybody = not remote.stack.login or remote.stack.is_admin
-    fields = "JobIDRaw,User,ElapsedRaw,NodeList,AllocTRES,JobName"
-    command = f"TZ=UTC sacct -X -n -P -T -S {start} -E {end} -o {fields}{' -a' if everybody else ''}"
+    command = f"TZ=UTC sacct -X -n -P -T -S {start} -E {end} -o {_JOB_FIELDS}{' -a' if everybody else ''}"
     rows = job_costs(remote.run(command), remote.stack.cluster)
     if as_json:
         say_json([vars(row) for row in rows])

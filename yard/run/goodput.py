@@ -51,7 +51,8 @@ class Goodput:
     """A job's goodput as a fraction, and the seconds that the job spent on useful steps and on other work.
 
     The lost time is divided into the time between starts (`waiting_s`), steps that a later start repeated (`redone_s`),
-    checkpoints (`saving_s`), and everything else, such as start-up (`other_s`).
+    checkpoints (`saving_s`), and everything else, such as start-up (`other_s`). `steps` and `redone_steps` are the
+    numbers of useful and of repeated steps.
     """
 
     goodput: float
@@ -63,6 +64,8 @@ class Goodput:
     saving_s: float
     other_s: float
     starts: int
+    steps: int
+    redone_steps: int
 
     @property
     def line(self) -> str:
@@ -151,6 +154,8 @@ def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
         saving_s=saving_s,
         other_s=max(0.0, wall - useful_s - waiting_s - redone_s - saving_s),
         starts=len(spans),
+        steps=sum(found.last - found.first for found in kept),
+        redone_steps=sum(found.last - found.first for found in lost),
     )
 
 

@@ -347,7 +347,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     """Print the jobs from the last `days` days. If `long` is set, include goodput and lost time."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
     _show_notices(remote)
-    goodputs = _goodputs(remote, found) if long else {}
+    goodputs = goodputs_of(remote, found) if long else {}
     faults = node_faults(remote, found)
     limited = [job.id for job in found if job.state == "PENDING" and is_limit(job.reason)]
     limits = held(remote, limited) if limited else {}
@@ -377,7 +377,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     table(("JOB", *owner, "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, _COLOURS)
 
 
-def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
+def goodputs_of(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
     """Return a mapping from job number to goodput. The goodput is None if the job has recorded no steps."""
     folder = f"{remote.stack.jobs_path}/"
     # Only run folders in `folder` are read, because other users choose their jobs' working directories.

@@ -10,7 +10,7 @@ import pytest
 from tests.yard.conftest import FakeStack, printed, refused
 from trainyard.on_times import month_bounds, parse_on_times
 from trainyard.outputs import Cluster, Prices
-from yard.run.cost import Cost, JobCost, costs, forecast, job_costs, total
+from yard.run.cost import Cost, JobBill, JobCost, costs, forecast, job_bill, job_costs, total
 
 DAY = 1764028800.0
 """2025-11-25 00:00:00 UTC."""
@@ -106,6 +106,43 @@ def test_jobs_cost_their_share_of_the_gpus(cluster: Cluster) -> None:
         JobCost(job=7, user="ann", name="small", gpu_hours=2.0, usd=98.32),
         JobCost(job=8, user="bob", name="a|b", gpu_hours=2.0, usd=98.32),
     ]
+
+
+STARTS = "".join(f"7|ann|1800|yard-gpu-{node}|cpu=2,gres/gpu=2,node=1|train\n" for node in (0, 1))
+GOODPUT = {"wall_s": 3900, "waiting_s": 300, "useful_s": 2700, "redone_s": 360, "saving_s": 36, "steps": 900,
+           "redone_steps": 120}  # fmt: skip
+
+
+def test_the_bill_of_a_job_names_the_price_of_a_step_and_what_was_lost(cluster: Cluster) -> None:
+    """By hand: two starts of 1800 s with both GPUs of a node for $98.32 an hour are 2 GPU hours and $98.32.
+
+    The job held its nodes for 3900 - 300 = 3600 s. Useful steps: 98.32 x 2700 / 3600 = 73.74, and 73.74 / 900 steps =
+    0.081933. Repeated steps: 98.32 x 360 / 3600 = 9.832. Checkpoints: 98.32 x 36 / 3600 = 0.9832. The rest is
+    98.32 - 73.74 - 9.83 - 0.98 = 13.77.
+    """
+    assert job_bill(STARTS, cluster, GOODPUT) == JobBill(
+        job=7, user="ann", name="train", starts=2, gpu_hours=2.0, usd=98.32, steps=900, redone_steps=120,
+        usd_per_step=pytest.approx(0.081933, abs=1e-6), useful_usd=73.74, redone_usd=9.83, saving_usd=0.98,
+        other_usd=13.77,
+    )  # fmt: skip
+    unknown = job_bill(STARTS, replace(cluster, prices=None), GOODPUT)
+    assert unknown is not None
+    assert (unknown.usd, unknown.useful_usd) == (None, None)
+    assert job_bill("9|bob|1800|yard-gpu-0|cpu=2|no GPUs\n", cluster, GOODPUT) is None
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_the_command_prints_the_bill_of_a_job(stack: FakeStack, cluster: Cluster, has_steps: bool) -> None:
+    stack.deploy(cluster)
+    record = "JobId=7 JobName=train UserId=ann(1) JobState=COMPLETED WorkDir=/shared/jobs/train-1"
+    found = json.dumps({"7": GOODPUT if has_steps else None})
+    stack.program("ssh", f"case $* in *scontrol*) echo '{record}' ;; *sacct*) printf '{STARTS}' ;; "
+                  f"*) cat >/dev/null; echo '{found}' ;; esac")  # fmt: skip
+    out = printed("cost", "--job", "7")
+    assert "job 7 (train) of ann: $98.32 for 2.00 GPU hours in 2 starts" in out
+    assert ("useful steps             $73.74  900 steps, $0.0819 each" in out) == has_steps
+    assert ("has recorded no steps" in out) != has_steps
+    assert json.loads(printed("cost", "--job", "7", "--json"))["redone_usd"] == (9.83 if has_steps else None)
 
 
 def test_the_command_prints_the_sum_and_the_forecast(stack: FakeStack, cluster: Cluster) -> None:
