@@ -83,7 +83,7 @@ def test_a_sleeping_cluster_keeps_its_queue_accounting_and_files(cluster: Projec
     assert before in cluster.on(HEAD, "sudo sacct -X -n -P -o jobid,state")
     assert cluster.job_state(held) == cluster.job_state(dependent) == "PENDING"
     row = next(row for row in cluster.yard_json("nodes") if row["name"] == FIRST)
-    assert row["why"].endswith(": test"), "a drained node stays drained"
+    assert row["reason"].endswith(": test"), "a drained node stays drained"
     cluster.on(HEAD, f"sudo scontrol release {held['id']}")
     wait_until("both jobs", 400, lambda: cluster.job_state(dependent) == "COMPLETED")
     cluster.yard("undrain", FIRST, "--force")
