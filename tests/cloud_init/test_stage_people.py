@@ -316,6 +316,8 @@ ssh-keygen -q -t ed25519 -N '' -f /root/key
 cp /root/key.pub /run/keys
 /usr/sbin/sshd -f /dev/null -o ListenAddress=127.0.0.1 -o HostKey=/root/host -o UsePAM=yes -o PidFile=none \
   -o PasswordAuthentication=no -o KbdInteractiveAuthentication=no -o AuthorizedKeysFile=/run/keys
+# sshd goes to the background before it listens.
+until (exec 3<>/dev/tcp/127.0.0.1/22) 2>/run/refused; do sleep 0.05; done
 for user in ann bob trainer root; do
   echo "== $user"
   ssh -i /root/key -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/root/known_hosts \
