@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -412,6 +413,18 @@ def test_stages_that_read_a_changed_part_of_the_hand_over_run(tmp_path: Path) ->
         node.write(f"{files}/complete", f"{bundle}\n")
         assert pass_after(node, bundle, {}) == ran, bundle
         assert node.read("run/trainyard/handover") == f"{bundle}\n", "a hand-over without changes counts as read"
+
+
+def test_users_can_neither_open_nor_inherit_the_locks(tmp_path: Path) -> None:
+    """Every user who can read a file can lock it, and so block the bootstrap and the hand-over."""
+    node = node_with(
+        tmp_path, {"40-first": EVERY_BOOT + "[[ ! -e /proc/$$/fd/8 && ! -e /proc/$$/fd/9 ]]\n", "60-names": READS}
+    )
+    done = node.bootstrap()
+    assert done.returncode == 0, done.stderr
+    locks = list((tmp_path / "run/trainyard").glob("*.lock"))
+    assert len(locks) == 2
+    assert {stat.S_IMODE(lock.stat().st_mode) for lock in locks} == {0o600}
 
 
 def test_failed_stage_runs_again_after_a_hand_over(tmp_path: Path) -> None:

@@ -64,7 +64,9 @@ def folder_name(name: str, digest: str) -> str:
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Hold a lock, so that simultaneous requests build the same environment only once."""
-    with file.open("w") as opened:
+    # Every user who can read a file can also lock it.
+    with open(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "w") as opened:
+        os.fchmod(opened.fileno(), 0o600)
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

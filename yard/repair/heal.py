@@ -133,7 +133,10 @@ def lock(remote: Remote) -> Iterator[bool]:
     """
     remote.run("true", admin=True)  # reports the reason if the head cannot be reached
     path = shlex.quote(f"{remote.stack.cluster.state_dir}/{_LOCK}")
-    command = f"sudo -n flock -n -E {_LOCKED} {path} sh -c 'echo locked; exec cat >/dev/null'"
+    # Every user who can read a file can also lock it.
+    create = f"umask 077; : >>{path}; chmod 0600 {path}"
+    line = f"{create}; exec flock -n -E {_LOCKED} {path} sh -c 'echo locked; exec cat >/dev/null'"
+    command = f"sudo -n sh -c {shlex.quote(line)}"
     # ssh runs in a new session, so that Ctrl-C does not end it while pulumi finishes its running operations.
     with subprocess.Popen(
         remote.argv(command, remote.host(None, admin=True)),

@@ -35,6 +35,7 @@ from bandwidth.results import (
     save,
 )
 from trainyard.faults import BANDWIDTH, cause_of, is_epidemic, reason_for
+from trainyard.locks import locked
 
 STATE = Path("/var/lib/trainyard")
 LOCK = "bandwidth.lock"
@@ -105,7 +106,7 @@ def parse(output: str, ranks: int, size: str) -> Measured:
         wrong = sum(int(float(cell)) for cell in (cells[8], cells[-1]) if cell not in {"-", "N/A"})
         bytes_, microseconds = int(cells[0]), float(cells[-4])
         busbw = bytes_ / microseconds / 1e3 * 2 * (ranks - 1) / ranks
-    except (ValueError, IndexError, ZeroDivisionError):
+    except (ValueError, IndexError, OverflowError, ZeroDivisionError):
         return Measured(None, f"the all-reduce printed an invalid row: {rows[-1].strip()}"[:200])
     if wrong:
         return Measured(None, f"the all-reduce returned {wrong} wrong elements", wrong=True)
@@ -338,8 +339,7 @@ def run_gate(state: Path, measure_nodes: Measure = measure) -> list[str]:
 
 def main() -> int:
     """Run the gate as soon as no other gate is running, and return the exit code."""
-    with (STATE / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(STATE / LOCK, fcntl.LOCK_EX):
         problems = run_gate(STATE)
     for problem in problems:
         sys.stderr.write(f"{problem}\n")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainyard.faults import BANDWIDTH, CLOSED, GONE, QUARANTINE, cause_of, fault, is_own, operator_in
+from trainyard.locks import locked
 from trainyard.printable import printable
 
 STATE = Path("/var/lib/trainyard")
@@ -28,6 +29,8 @@ IDLE_SECONDS = 60.0
 OPEN_SECONDS = 20.0
 """How long the gate waits for closed partitions. trainyard-repair was restarted before, if its parameters changed."""
 SHOWN_NODES = 8
+_ERROR_CHARACTERS = 4000
+"""How much of the output of ssh is shown."""
 DRAINED_BY = {BANDWIDTH: "drained by the bandwidth gate", QUARANTINE: "quarantined by yard heal"}
 OUT_OF_SERVICE = "drain,down,fail,maint,no_respond,resv"
 BOOTSTRAP = "trainyard-bootstrap.service"
@@ -92,7 +95,7 @@ def read_status(path: Path) -> dict[str, Any]:
     """
     try:
         status = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         status = None
     if not isinstance(status, dict) or not isinstance(status.get("state"), str):
         return {"state": "unreached", "stage": ""}
@@ -110,7 +113,7 @@ def head_status() -> dict[str, Any]:
 def failure_message(name: str, status: dict[str, Any]) -> str:
     """Return a message about a failed or late node, with its stage, command, exit code and the end of its log."""
     error = STATE / "nodes" / f"{name}.error"
-    ssh_error = error.read_text(errors="replace").strip() if error.exists() else ""
+    ssh_error = error.read_text(errors="replace")[-_ERROR_CHARACTERS:].strip() if error.exists() else ""
     if status["state"] == "failed" and status["stage"] == "hand-over" and ssh_error:
         return f"{name}: {ssh_error}"
     if status["state"] == "failed":
@@ -340,8 +343,7 @@ def start_tasks(nodes: Mapping[str, list[str]]) -> str | None:
 
 def main() -> int:
     """Run the gate while the spares are released, and return the exit code."""
-    with (STATE / LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    with locked(STATE / LOCK, fcntl.LOCK_SH):
         return run_gate()
 
 
