@@ -38,13 +38,10 @@ class Slurm(Partitions):
     """Partitions, idle nodes, and jobs: a mapping from number to partition, state and whether it is a batch job."""
 
     jobs: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
-    forged: str = ""
-    """Lines in the name of a job."""
 
     def __call__(self, *arguments: str) -> str | None:
         shown = {
             "-o show node": "".join(f"NodeName={name} State=IDLE BootTime=x\n" for name in NODES),
-            "-o show jobs": "".join(map(self._line, self.jobs)) + self.forged,
             "-o show reservation": "",
         }
         if (text := shown.get(" ".join(arguments))) is not None:
@@ -69,9 +66,15 @@ class Slurm(Partitions):
         return ""
 
     def _line(self, job: str) -> str:
-        partition, state, is_batch = self.jobs[job]
-        flags = f"Requeue=1 Restarts=0 BatchFlag={int(is_batch)}"
-        return f"JobId={job} JobName=x JobState={state} Reason=None {flags} Partition={partition} NumNodes=1\n"
+        _, state, is_batch = self.jobs[job]
+        return f"JobId={job} JobName=x JobState={state} Reason=None Requeue=1 Restarts=0 BatchFlag={int(is_batch)}\n"
+
+    def queue(self, *arguments: str) -> str:
+        """Answer as squeue does."""
+        assert arguments[:6] == ("-h", "-a", "-t", "R,CF,S", "-o", "%A %P")
+        numbers = arguments[7:] or tuple(self.jobs)
+        rows = ((number, *self.jobs[number]) for number in numbers)
+        return "".join(f"{number} {partition}\n" for number, partition, state, _ in rows if state == "RUNNING")
 
 
 class Machines:
@@ -109,7 +112,7 @@ class HeadNode:
             Group("b", 0, dict(addresses[2:])),
         )
         site = Site(15, groups, budget=self.budget)
-        self.service = Service(site, self.folder, self.slurm, answering=set, power=Machines())
+        self.service = Service(site, self.folder, self.slurm, self.slurm.queue, answering=set, power=Machines())
 
     def at(self, wall: float) -> str:
         """Run the service at this time. Return the notices."""
@@ -221,14 +224,3 @@ def test_jobs_in_elastic_groups_are_requeued_or_ended_after_a_notice(head: HeadN
         "requeue 7",
     ]
     assert set(head.slurm.jobs) == {"7", "9", "10"}
-
-
-def test_a_name_that_imitates_a_running_job_ends_no_waiting_job(head: HeadNode) -> None:
-    head.budget = replace(LIMIT, when_spent="requeue")
-    head.restart()
-    head.slurm.jobs = {"9": ("a", "PENDING", False)}
-    head.slurm.forged = "JobId=9 JobName=y JobState=RUNNING Reason=None Partition=a\n"
-    for minute in range(10):
-        head.at(NOVEMBER + 10 * HOUR + 60 * minute)
-    assert "notify 9" in head.slurm.calls
-    assert head.slurm.jobs == {"9": ("a", "PENDING", False)}

@@ -15,7 +15,7 @@ import pytest
 from repair import sleep
 from repair.power import OFF, ON, Elastic, RefusedError
 from repair.service import GATE, Group, Service, Site
-from repair.sleep import SleepSettings, connections, has_jobs
+from repair.sleep import SleepSettings, connections
 
 from trainyard.faults import ON_TIMES
 
@@ -46,7 +46,9 @@ class World:
     def restart(self) -> None:
         group = Group("a", 0, dict.fromkeys(NAMES, "10.0.0.1"), Elastic(NAMES, 1, 10**6))
         site = Site(15.0, (group,), 200.0, sleep=SleepSettings("head", IDLE_SECONDS))
-        self.service = Service(site, state=self.folder, control=self.control, answering=set, power=Calls(self))
+        self.service = Service(
+            site, state=self.folder, control=self.control, queue=self.queue, answering=set, power=Calls(self)
+        )
         assert self.service.sleep is not None
         self.service.sleep.connections = lambda: self.connections
 
@@ -54,13 +56,17 @@ class World:
         if arguments[:2] == ("-o", "show"):
             lines = [f"NodeName={name} State={state} BootTime=1\n" for name, state in self.states.items()]
             partition = f"PartitionName=a AllowGroups=ALL State={self.partition} TotalCPUs=2\n"
-            return {"node": "".join(lines), "job": self.jobs, "partition": partition}.get(arguments[2], "")
+            return {"node": "".join(lines), "partition": partition}.get(arguments[2], "")
         values = dict(word.split("=", 1) for word in arguments if "=" in word)
         if "partitionname" in values:
             self.partition = values["state"].upper()
         elif values["state"] == "power_down":
             self.states[values["nodename"]] = "IDLE+POWERING_DOWN"
         return ""
+
+    def queue(self, *arguments: str) -> str:
+        assert arguments == ("-h", "-a", "-o", "%A")
+        return self.jobs
 
     def request(self, at: float | None = None) -> None:
         (self.folder / sleep.REQUEST).write_text(json.dumps({"at": self.now if at is None else at}))
@@ -134,16 +140,13 @@ def test_the_partitions_open_when_the_cluster_is_awake(world: World) -> None:
     assert world.machines["head"] == ON, "the idle time begins again"
 
 
-RUNNING = "JobId=7 JobName=x UserId=ann(50001) JobState=RUNNING Reason=None\n"
-
-
 @pytest.mark.parametrize("obstacle", ["connection", "waiting job", "running job", "gate"])
 def test_a_used_cluster_does_not_stop(world: World, obstacle: str) -> None:
     match obstacle:
         case "connection":
             world.connections = 1
         case "waiting job":
-            world.jobs = RUNNING.replace("RUNNING", "PENDING")
+            world.jobs = "7\n"
         case "running job":
             world.states["a-1"] = "MIXED"
         case _:
@@ -167,7 +170,7 @@ def test_a_connection_while_the_workers_stop_keeps_the_head_on(world: World) -> 
 
 
 def test_a_request_stops_a_cluster_with_waiting_jobs_and_connections(world: World) -> None:
-    world.jobs, world.connections = RUNNING.replace("RUNNING", "PENDING"), 2
+    world.jobs, world.connections = "7\n", 2
     world.request(world.now + 60.0)
     world.run(50.0)
     assert world.partition == "UP", "the people who are logged in have a minute"
@@ -210,21 +213,6 @@ def test_the_machine_of_a_drained_node_stops_and_the_node_stays_drained(world: W
     world.run(200.0)
     assert set(world.machines.values()) == {OFF}
     assert "DRAIN" in world.states["a-1"]
-
-
-@pytest.mark.parametrize(
-    ("listed", "expected"),
-    [
-        ("No jobs in the system\n", False),
-        (RUNNING, True),
-        (RUNNING.replace("RUNNING", "COMPLETED"), False),
-        (RUNNING.replace("RUNNING", "COMPLETED") + RUNNING.replace("RUNNING", "PENDING"), True),
-        ("JobId=7 JobName=a\nb UserId=ann(50001) JobState=RUNNING\n", True),
-        ("JobId=7 JobName=JobState=COMPLETED UserId=ann(50001) JobState=RUNNING\n", True),
-    ],
-)
-def test_jobs_that_run_or_wait_are_found(listed: str, expected: bool) -> None:
-    assert has_jobs(listed) is expected
 
 
 def test_only_established_connections_to_ssh_count(tmp_path: Path) -> None:

@@ -288,12 +288,25 @@ def test_metadata_service_without_an_answer_is_no_fault(cloud: str, request: pyt
 
 
 def test_only_jobs_of_yard_are_warned(tmp_path: Path) -> None:
-    calls: list[list[str]] = []
-    jobs = "7 /shared/jobs/a-1/job.sbatch\n8 /shared/jobs/b/code/job.sbatch\n9 /home/trainer/job.sbatch\n10 (null)\n"
+    signals: list[list[str]] = []
+    own = "/shared/people/ann/jobs/b-1/job.sbatch"
+    scripts = {
+        "7": "/shared/jobs/a-1/job.sbatch",
+        "8": "/shared/jobs/b/code/job.sbatch",
+        "9": "/home/trainer/job.sbatch",
+        "10": "(null)",
+        # The path of a script can contain line breaks, and so imitate another job.
+        "11": f"/home/x\n7 {own}",
+        "12": own,
+    }
 
     def run(argv: list[str], timeout: float) -> Ran:
-        calls.append(argv)
-        return Ran(0, jobs)
+        if argv[0] == "scancel":
+            signals.append(argv)
+        options = dict(word.split("=", 1) for word in argv[1:] if "=" in word)
+        if options.get("--format") == "%o":
+            return Ran(0, f"{scripts[options['--jobs']]}\n")
+        return Ran(0, "".join(f"{number}\n" for number in scripts))
 
     assert warn_jobs(Node(root=tmp_path, run=run))
-    assert calls[1:] == [["scancel", "--batch", "--signal=USR2", "7"]]
+    assert signals == [["scancel", "--batch", "--signal=USR2", number] for number in ("7", "12")]

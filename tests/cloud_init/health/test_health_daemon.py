@@ -60,6 +60,8 @@ class Cluster:
     def answer(self, argv: list[str]) -> Ran:
         if not self.answers:
             return Ran(1, "Unable to contact slurm controller")
+        if argv[-1] == "--format=%o":
+            return Ran(0, "/shared/jobs/a-1/job.sbatch\n")
         if argv[0] == "squeue":
             return Ran(0, "".join(f"{job}\n" for job in self.jobs))
         if argv[1] == "requeue" or argv[0] == "scancel":
@@ -128,7 +130,7 @@ def test_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) -> None
 def test_jobs_are_warned_of_an_event_once_after_the_drain(cluster: Cluster) -> None:
     daemon = start(cluster)
     rounds(daemon, 2)
-    cluster.jobs = ["7 /shared/jobs/a-1/job.sbatch"]
+    cluster.jobs = ["7"]
     FAULTS["event"][0][0](cluster.site)
     cluster.answers = False
     rounds(daemon, 1)

@@ -159,9 +159,10 @@ def warn_jobs(node: Node) -> bool:
     A job with checkpoints that was submitted with `yard submit` then writes a checkpoint and is requeued. Other jobs
     receive no signal, because SIGUSR2 would end a script that does not handle it.
     """
-    jobs = _running_jobs(node, "%A %o")
-    for line in jobs or ():
-        job, _, command = line.partition(" ")
-        if job.isdigit() and _OWN_SCRIPT.fullmatch(command.rstrip()):
+    jobs = _running_jobs(node, "%A")
+    for job in jobs or ():
+        # A script's path can contain line breaks, so it is read for each job alone.
+        shown = node.run(["squeue", "--noheader", f"--jobs={job}", "--format=%o"], _SECONDS)
+        if shown.code == 0 and _OWN_SCRIPT.fullmatch(shown.output.rstrip(" \n")):
             node.run(["scancel", "--batch", "--signal=USR2", job], _SECONDS)
     return jobs is not None

@@ -20,8 +20,8 @@ NOTICE_SECONDS = 300.0
 SPENT = "limits.max_usd_per_month is spent"
 _CHECK_SECONDS = 60.0
 _HOUR = 3600.0
-_RUNNING = re.compile(r"(?m)^JobId=(\d+) .* JobState=(?:RUNNING|CONFIGURING|SUSPENDED) .* Partition=(\S+)")
-
+_LIST = ("-h", "-a", "-t", "R,CF,S", "-o", "%A %P")
+"""The options with which squeue lists running jobs and their partitions."""
 _NO_REQUEUE = re.compile(r" (?:Requeue|BatchFlag)=0\b")
 
 
@@ -71,6 +71,8 @@ class Meter:
     record: Path
     control: Callable[..., str | None]
     """Runs scontrol, and returns None if it failed."""
+    queue: Callable[..., str | None]
+    """Runs squeue, and returns None if it failed."""
     notice: str = ""
     is_spent: bool = False
     checked: float | None = None
@@ -92,10 +94,12 @@ class Meter:
             self._end_jobs(partitions, now)
 
     def _end_jobs(self, partitions: Collection[str], now: float) -> None:
-        shown = self.control("-o", "show", "jobs")
+        # Not with scontrol, because a job's name could imitate other jobs there.
+        shown = self.queue(*_LIST)
         if shown is None:
             return
-        running = [job for job, partition in _RUNNING.findall(shown) if partition in partitions]
+        rows = (line.split() for line in shown.splitlines())
+        running = [job for job, partition in rows if partition in partitions]
         for job in running:
             if job not in self.told:
                 self.control("notify", job, f"{SPENT}: this job is requeued or ended in {NOTICE_SECONDS / 60:.0f} min")
@@ -103,9 +107,9 @@ class Meter:
         for job, since in self.told.items():
             if now - since < NOTICE_SECONDS:
                 continue
-            # Read again, because the name of a job can contain line breaks and so imitate other jobs in a list.
             row = self.control("-o", "show", "job", job) or ""
-            if not any(found == job for found, _ in _RUNNING.findall(row)):
+            # A job that has ended meanwhile would run again.
+            if not (self.queue(*_LIST, "-j", job) or "").strip():
                 continue
             is_ended = _NO_REQUEUE.search(row) is not None
             self.control(*(("update", f"jobid={job}", "timelimit=1") if is_ended else ("requeue", job)))

@@ -2,7 +2,8 @@
 
 It holds spares back, sets lost workers down, records when nodes left service, starts and stops the machines of elastic
 groups (power.py), and stops an idle cluster (sleep.py). While the month's cost limit is spent, it sets the partitions
-down (budget.py). The only program that it runs is scontrol.
+down (budget.py). The only programs that it runs are
+scontrol and squeue.
 """
 
 from __future__ import annotations
@@ -347,19 +348,29 @@ async def _answers(address: str) -> bool:
 
 
 def scontrol(*arguments: str) -> str | None:
-    """Run scontrol. Return its output, or None if it timed out or failed. The journal contains a failure's output.
+    """Run scontrol as `_run` does."""
+    return _run("scontrol", *arguments)
+
+
+def squeue(*arguments: str) -> str | None:
+    """Run squeue as `_run` does."""
+    return _run("squeue", *arguments)
+
+
+def _run(program: str, *arguments: str) -> str | None:
+    """Run a program of Slurm. Return its output, or None if it timed out or failed. The journal contains its error.
 
     All times in the output are in seconds since 1970.
     """
     environment = os.environ | {"SLURM_TIME_FORMAT": "%s"}
     try:
         done = subprocess.run(
-            ["scontrol", *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False, env=environment
+            [program, *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False, env=environment
         )
     except subprocess.TimeoutExpired:
         return None
     if done.returncode:
-        sys.stderr.write(f"scontrol {' '.join(arguments)}: {done.stdout}{done.stderr}\n")
+        sys.stderr.write(f"{program} {' '.join(arguments)}: {done.stdout}{done.stderr}\n")
         return None
     return done.stdout
 
@@ -371,6 +382,7 @@ class Service:
     site: Site
     state: Path = STATE
     control: Callable[..., str | None] = scontrol
+    queue: Callable[..., str | None] = squeue
     answering: Callable[[Mapping[str, str]], set[str]] = answering
     power: Power | None = None
     """Starts and stops machines, or None if no group is elastic."""
@@ -399,12 +411,12 @@ class Service:
             self.reconciler = Reconciler(elastic, self.power, self.control, self.site.start_seconds)
         self.sleep = None
         if self.site.sleep is not None and self.reconciler is not None:
-            self.sleep = Sleep(self.site.sleep, self.state / REQUEST, self.control, self.reconciler)
+            self.sleep = Sleep(self.site.sleep, self.state / REQUEST, self.queue, self.reconciler)
         self.changes = load_history(self.state / HISTORY)
         self.on_times = OnTimes(self.state / ON_TIMES)
         self.closed = Closed(self.state / CLOSED, self.control)
         budget, shown = self.site.budget, self.state / NOTICES
-        self.meter = Meter(budget, self.state / ON_TIMES, self.control) if budget is not None else None
+        self.meter = Meter(budget, self.state / ON_TIMES, self.control, self.queue) if budget is not None else None
         self.notices = shown.read_text() if shown.exists() else ""
 
     def run_once(self, now: float, wall: float) -> None:

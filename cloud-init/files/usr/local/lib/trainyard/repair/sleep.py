@@ -24,9 +24,6 @@ SLEEPING = "the cluster is stopping"
 """The reason with which partitions are closed (partitions.py)."""
 _STOP_SECONDS = 600.0
 """The time after which an order to stop the head has failed."""
-_ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-                    "PREEMPTED", "TIMEOUT"})  # fmt: skip
-"""The states of jobs that have ended (job_states in slurm/slurm.h of Slurm 24.11.5, read 2026-11-27)."""
 _ESTABLISHED = "01"
 """TCP_ESTABLISHED in /proc/net/tcp (include/net/tcp_states.h of Linux 6.12, read 2026-11-27)."""
 _SSH_PORT = 22
@@ -44,21 +41,6 @@ def connections(tables: tuple[Path, ...] = _TABLES) -> int:
     return found
 
 
-def has_jobs(listed: str) -> bool:
-    """Return whether the output of `scontrol -o show job` contains a job that runs or waits.
-
-    A job's name can contain line breaks and any text, so a line without a state also counts. A person can therefore
-    hide only an own job.
-    """
-    for line in listed.splitlines():
-        if not line.startswith("JobId="):
-            continue
-        states = [word.partition("=")[2] for word in line.split() if word.startswith("JobState=")]
-        if not states or any(state not in _ENDED for state in states):
-            return True
-    return False
-
-
 @dataclass(frozen=True)
 class SleepSettings:
     """The head's name, and the time in seconds after which an idle cluster stops."""
@@ -74,7 +56,8 @@ class Sleep:
     settings: SleepSettings
     path: Path
     """The file of REQUEST."""
-    control: Callable[..., str | None]
+    queue: Callable[..., str | None]
+    """Runs squeue, and returns None if it failed."""
     reconciler: Reconciler
     connections: Callable[[], int] = connections
     idle_since: float | None = None
@@ -133,8 +116,9 @@ class Sleep:
             self.idle_since = now
         if now - self.idle_since < self.settings.idle_seconds:
             return False
-        listed = self.control("-o", "show", "job")
-        if listed is None or has_jobs(listed):
+        # Without other options, squeue lists the jobs that run or wait.
+        listed = self.queue("-h", "-a", "-o", "%A")
+        if listed is None or listed.strip():
             self.idle_since = None
             return False
         return True
