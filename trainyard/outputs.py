@@ -106,7 +106,7 @@ def _tunnel(words: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 
 def _wake(words: tuple[str, ...], path: str) -> tuple[str, ...]:
-    known = any(words[: len(program)] == program for program in _WAKE_PROGRAMS)
+    known = any(re.fullmatch(pattern, " ".join(words)) for pattern in _WAKE_COMMANDS)
     _require(known, path, "must be a command that starts a machine on Azure, on Google Cloud or on this computer")
     return words
 
@@ -121,7 +121,11 @@ _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _LOGIN = r"[a-z_][a-z0-9_-]{0,31}"
 _Word = Annotated[str, _matches(r"[A-Za-z0-9./_:=-]{0,512}(?:\{port\})?")]
-_WAKE_PROGRAMS = (("az", "vm", "start", "--ids"), ("gcloud", "compute", "instances", "start"), (LOCAL_WAKE,))
+_WAKE_COMMANDS = (
+    r"az vm start --ids /subscriptions/[^ ]+",
+    r"gcloud compute instances start [a-z0-9-]+ --zone=[a-z0-9-]+ --project=[a-z0-9.:-]+",
+    rf"{LOCAL_WAKE} /[^ ]*",
+)
 _TUNNEL_PROGRAMS = (("az", "network", "bastion", "tunnel"), ("gcloud", "compute", "start-iap-tunnel"))
 
 Name = Annotated[str, _matches(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")]

@@ -8,7 +8,7 @@ import re
 
 _SGR = r"\x1b\[[0-9;:]*m"
 """Select Graphic Rendition (SGR), which sets colours and other attributes of text (ECMA-48, 8.3.117)."""
-_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 """C0 (without tab and line feed), DEL and C1; line separators; characters that change the text's direction; surrogates,
 which represent invalid UTF-8 bytes."""
 _UNSAFE = re.compile(f"{_SGR}|{_CONTROL}")

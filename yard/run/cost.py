@@ -20,7 +20,7 @@ from yard.stack.remote import Remote
 _HOUR = 3600.0
 _AVERAGE_DAYS = 7
 _SEPARATOR = "===cost==="
-_JOB_FIELDS = "JobIDRaw,User,ElapsedRaw,NodeList,AllocTRES,JobName"
+_JOB_FIELDS = "JobIDRaw,User,ElapsedRaw,NodeList,AllocTRES"
 _NOT_INCLUDED = (
     "list prices. Not included: boot disks, addresses, NAT, network traffic, discounts, taxes, and the time before the "
     "head's record began"
@@ -135,21 +135,29 @@ def total(rows: Iterable[Cost | JobCost]) -> float | None:
     return None if None in found else round(sum(filter(None, found)), 2)
 
 
-def job_costs(text: str, cluster: Cluster) -> list[JobCost]:
-    """Return the cost of the jobs in sacct's rows `job|user|seconds|node list|TRES|name`, most expensive first.
+def sacct(options: str) -> str:
+    """Return the command that prints jobs for `job_costs`. The names come last, because they can contain any text."""
+    line = f"TZ=UTC sacct -X -n -P {options} -o"
+    return f"{line} {_JOB_FIELDS}; echo {_SEPARATOR}; {line} JobIDRaw,JobName"
 
-    Jobs without GPUs are omitted.
-    """
+
+def job_costs(text: str, cluster: Cluster) -> list[JobCost]:
+    """Return the cost of the jobs in the output of `sacct`, most expensive first. Jobs without GPUs are omitted."""
     nodes = {node.name: node for node in cluster.nodes}
+    rows, _, named = text.partition(f"{_SEPARATOR}\n")
+    names: dict[str, set[str]] = {}
+    for number, name in re.findall(r"(?m)^(\d+)\|(.*)$", named):
+        names.setdefault(number, set()).add(name)
     found = []
-    for row in text.splitlines():
-        if row.count("|") < 5:  # noqa: PLR2004  (a part of a name with line breaks)
-            continue
-        number, user, seconds, node_list, tres, name = row.split("|", 5)
+    for row in rows.splitlines():
+        number, user, seconds, node_list, tres = row.split("|")
         used = re.search(r"\bgres/gpu=(\d+)", tres)
         first = nodes.get(next(expand(node_list), ""))
-        if used is None or not number.isdigit() or not seconds.isdigit():
+        if used is None or not number.isdecimal() or not seconds.isdecimal():
             continue
+        # The name of a different job can contain a line break and imitate a row.
+        name, *others = names.get(number, {""})
+        name = "(several names)" if others else name
         gpu_hours = int(used[1]) * int(seconds) / _HOUR
         price = _price(first.group, cluster) if first else None
         usd = None if price is None or first is None else round(gpu_hours * price / first.gpus, 2)
@@ -160,7 +168,7 @@ def job_costs(text: str, cluster: Cluster) -> list[JobCost]:
 def job_bill(text: str, cluster: Cluster, goodput: Mapping[str, float] | None) -> JobBill | None:
     """Return what a job has cost. Returns None if the job has used no GPUs.
 
-    `text` contains sacct's row for each start, as in `job_costs`. `goodput` is the job's goodput (yard/run/goodput.py).
+    `text` is the output of `sacct` with a row for each start. `goodput` is the job's goodput (yard/run/goodput.py).
     """
     starts = job_costs(text, cluster)
     if not starts:
@@ -193,8 +201,7 @@ def show_job_bill(remote: Remote, job: Job, as_json: bool) -> None:
     cluster = remote.stack.cluster
     if cluster.scheduler != "slurm":
         raise JobError("without Slurm, the head does not record when jobs held GPUs")
-    command = f"TZ=UTC sacct -X -D -n -P -j {job.id} -o {_JOB_FIELDS}"
-    bill = job_bill(remote.run(command), cluster, goodputs_of(remote, [job]).get(str(job.id)))
+    bill = job_bill(remote.run(sacct(f"-D -j {job.id}")), cluster, goodputs_of(remote, [job]).get(str(job.id)))
     if bill is None:
         raise JobError(f"job {job.id} has used no GPUs, and only GPUs have a price for a job")
     if as_json:
@@ -242,8 +249,8 @@ def show_job_costs(remote: Remote, month: str, as_json: bool) -> None:
     """Print the cost of the jobs that ran in a month: a person's own ones, or everybody's for admins and operators."""
     start, end = (f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%S}" for time in month_bounds(month))
     everybody = not remote.stack.login or remote.stack.is_admin
-    command = f"TZ=UTC sacct -X -n -P -T -S {start} -E {end} -o {_JOB_FIELDS}{' -a' if everybody else ''}"
-    rows = job_costs(remote.run(command), remote.stack.cluster)
+    options = f"-T -S {start} -E {end}{' -a' if everybody else ''}"
+    rows = job_costs(remote.run(sacct(options)), remote.stack.cluster)
     if as_json:
         say_json([vars(row) for row in rows])
         return

@@ -3,7 +3,7 @@
 # until the job ends. The last line consists of the character 0x1e and the job's record from scontrol or state.json.
 # Until the program prints something, lines that begin with the character 0x1f contain the job's state, the reason for
 # it, and how many seconds the log has been silent. The script ends when its stdin is closed. It runs on the head, and
-# starts few processes, because starting one is slow on emulated machines.
+# starts few processes, because starting one is slow on emulated machines. The log is printed without these characters.
 set -uo pipefail
 jobs=$1 job=$2 rank=$3 skip=$4
 run=$jobs/.ids/$job
@@ -67,13 +67,13 @@ more() {
       skip=$((skip - 1))
       continue
     fi
-    printf '%s\n' "$line"
+    printf '%s\n' "${line//[$'\036\037']/}"
     partial='' heard=$SECONDS
     [[ $line == 'yard: '* ]] || began=1
   done
   [[ -z $line ]] || introduce
   ((skip == 0)) || return 0
-  printf '%s' "$line"
+  printf '%s' "${line//[$'\036\037']/}"
   [[ -z $line ]] || partial=1 began=1
 }
 

@@ -23,6 +23,8 @@ from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_
 from yard.stack.remote import Remote
 
 _TRAILER, _NOTE = "\x1e", "\x1f"
+_MAX_RANGE = 65_536
+"""The most nodes in one range of a node list. Slurm has the same limit (MAX_SLURM_NODES in slurm/slurm.h)."""
 _RECONNECT_SECONDS = 300
 """Maximum time to wait for a head that does not respond."""
 
@@ -229,6 +231,8 @@ def expand(node_list: str) -> Iterator[str]:
             continue
         for part in ranges.split(","):
             low, _, high = part.partition("-")
+            if int(high or low) - int(low) >= _MAX_RANGE:
+                raise ValueError(f"{node_list[:100]}: too many nodes")
             for number in range(int(low), int(high or low) + 1):
                 yield f"{prefix}{number:0{len(low)}}"
 

@@ -82,8 +82,13 @@ def confirmed(jobs: Sequence[Job], owners: str) -> list[Job]:
     description are therefore omitted.
     """
     known = {tuple(line.split("|")) for line in owners.splitlines()}
-    times = Counter(job.id for job in jobs)
-    return [job for job in jobs if times[job.id] == 1 and (str(job.id), job.user) in known]
+    omitted = repeated(jobs)
+    return [job for job in jobs if job.id not in omitted and (str(job.id), job.user) in known]
+
+
+def repeated(jobs: Sequence[Job]) -> set[int]:
+    """Return the numbers of the jobs with more than one description."""
+    return {number for number, times in Counter(job.id for job in jobs).items() if times > 1}
 
 
 def parse_one(text: str, number: int) -> Job | None:

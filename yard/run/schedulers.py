@@ -26,8 +26,10 @@ from yard.run.queue import (
     parse_one,
     parse_sacct,
     parse_scontrol,
+    repeated,
     submitted_job,
 )
+from yard.show import warn
 from yard.stack.remote import Remote
 
 _FABRIC = "/etc/trainyard/fabric.env"
@@ -35,6 +37,7 @@ _FABRIC = "/etc/trainyard/fabric.env"
 _HERE = Path(__file__).parent
 _ACCOUNTING = "===sacct==="
 """Separates the output of scontrol from the output of sacct."""
+_SHOWN = 8
 _LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
 """Shell code that links a job's number to its run folder, so that `yard logs` finds the log without Slurm."""
 _ALLOCATION = frozenset(f"--{option}" for option in (
@@ -230,6 +233,9 @@ class Slurm:
                 "squeue -h -a -t all -o '%A|%u'; "
                 f"sacct -a -X -n -P -S now-{days}days -o JobIDRaw,User 2>/dev/null || true"
             )
+            if imitated := sorted({number for jobs in lists for number in repeated(jobs)}):
+                numbers = ", ".join(map(str, imitated[:_SHOWN]))
+                warn(f"jobs that are not shown, because the name of a different job imitates them: {numbers}")
             lists = [confirmed(jobs, owners) for jobs in lists]
         jobs = {job.id: job for listed in lists for job in listed}
         return sorted(jobs.values(), key=lambda job: job.id, reverse=True)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from trainyard import project
 from trainyard.errors import JobError, RemoteError, StackError
@@ -166,7 +167,13 @@ def _start(words: Sequence[str], head: Head) -> None:
 
 
 def _start_here(folder: str, head: Head) -> None:
-    """Start a machine on this computer with the program that starts machines for the head."""
+    """Start a machine on this computer with the program that starts machines for the head.
+
+    Only machines of this project are started, because an outputs file from a different person could name any folder.
+    """
+    run = (project.state() / "run").resolve()
+    if not Path(folder).resolve().is_relative_to(run):
+        raise StackError(f"{head.name} is not in {run}. Fix: run the command in the project's folder")
     # Commands on a cluster do not import the components.
     program = project.CODE / "components" / "platforms" / "local" / "power.py"
     argv = [sys.executable, "-I", str(program), folder]

@@ -97,18 +97,25 @@ def test_the_forecast_continues_the_last_week(cluster: Cluster) -> None:
 def test_jobs_cost_their_share_of_the_gpus(cluster: Cluster) -> None:
     """By hand: a node of the cluster has 2 GPUs, so a GPU hour costs 98.32 / 2 = 49.16."""
     rows = """\
-7|ann|7200|yard-gpu-0|billing=2,cpu=2,gres/gpu=1,node=1|small
-8|bob|1800|yard-gpu-[0-1]|cpu=2,gres/gpu=4,gres/gpu:fake=4|a|b
-9|bob|1800|yard-gpu-0|cpu=2|no GPUs
-10|bob|0|None assigned||waits
+7|ann|7200|yard-gpu-0|billing=2,cpu=2,gres/gpu=1,node=1
+8|bob|1800|yard-gpu-[0-1]|cpu=2,gres/gpu=4,gres/gpu:fake=4
+9|bob|1800|yard-gpu-0|cpu=2
+10|bob|0|None assigned|
+===cost===
+7|small
+8|a|b
+9|no GPUs
+7|ann|3600000|yard-gpu-0|gres/gpu=8|the name of job 9 has several lines
 """
     assert job_costs(rows, cluster) == [
-        JobCost(job=7, user="ann", name="small", gpu_hours=2.0, usd=98.32),
+        JobCost(job=7, user="ann", name="(several names)", gpu_hours=2.0, usd=98.32),
         JobCost(job=8, user="bob", name="a|b", gpu_hours=2.0, usd=98.32),
     ]
 
 
-STARTS = "".join(f"7|ann|1800|yard-gpu-{node}|cpu=2,gres/gpu=2,node=1|train\n" for node in (0, 1))
+STARTS = "".join(f"7|ann|1800|yard-gpu-{node}|cpu=2,gres/gpu=2,node=1\n" for node in (0, 1)) + (
+    "===cost===\n7|train\n7|train\n"
+)
 GOODPUT = {"wall_s": 3900, "waiting_s": 300, "useful_s": 2700, "redone_s": 360, "saving_s": 36, "steps": 900,
            "redone_steps": 120}  # fmt: skip
 
@@ -128,7 +135,7 @@ def test_the_bill_of_a_job_names_the_price_of_a_step_and_what_was_lost(cluster: 
     unknown = job_bill(STARTS, replace(cluster, prices=None), GOODPUT)
     assert unknown is not None
     assert (unknown.usd, unknown.useful_usd) == (None, None)
-    assert job_bill("9|bob|1800|yard-gpu-0|cpu=2|no GPUs\n", cluster, GOODPUT) is None
+    assert job_bill("9|bob|1800|yard-gpu-0|cpu=2\n", cluster, GOODPUT) is None
 
 
 @pytest.mark.parametrize("has_steps", [True, False])

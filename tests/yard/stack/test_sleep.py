@@ -131,6 +131,12 @@ def _without_az(words: list[str], **options: Any) -> Any:
     return RUN(words, **options)
 
 
-def test_a_local_machine_that_does_not_exist_is_named(stack: FakeStack, local: Cluster, tmp_path: Path) -> None:
-    Head(stack, local, (LOCAL_WAKE, str(tmp_path / "run"))).on.unlink()
+def test_a_local_machine_that_does_not_exist_is_named(stack: FakeStack, local: Cluster) -> None:
+    run = stack.root / ".trainyard" / "run" / "local"
+    Head(stack, local, (LOCAL_WAKE, str(run))).on.unlink()
     assert f"{local.head.name} cannot be started on this computer" in refused("wake")
+
+
+def test_only_machines_of_this_project_are_started(stack: FakeStack, local: Cluster, tmp_path: Path) -> None:
+    Head(stack, local, (LOCAL_WAKE, str(tmp_path / "run"))).on.unlink()
+    assert "Fix: run the command in the project's folder" in refused("wake")
