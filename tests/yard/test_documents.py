@@ -117,7 +117,9 @@ def run(
                 stack.deploy(replace(request.getfixturevalue("local"), users={"ann": "user"}))
             if command in {"sleep", "wake"}:
                 local: Cluster = request.getfixturevalue("local")
-                stack.deploy(replace(local, head=replace(local.head, wake=("az", "vm", "start", "--ids", "/id"))))
+                stack.deploy(
+                    replace(local, head=replace(local.head, wake=("az", "vm", "start", "--ids", "/subscriptions/s/id")))
+                )
             stack.program("ssh", ssh)
             stack.program("rsync", "exit 0")
             monkeypatch.chdir(tmp_path)
