@@ -101,15 +101,16 @@ class Job:
         return [call for call in self.scontrol.calls if call.startswith(word)]
 
 
-MakeJob = Callable[[str], Job]
+MakeJob = Callable[..., Job]
+"""Makes a job from the lines of a job file and, optionally, a cluster. Its processes end after the test."""
 
 
 @pytest.fixture
 def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> Iterator[MakeJob]:
     made: list[Job] = []
 
-    def build(text: str) -> Job:
-        made.append(Job(tmp_path, program, local, "name: fine\nnodes: 2\n" + text))
+    def build(text: str, cluster: Cluster = local) -> Job:
+        made.append(Job(tmp_path, program, cluster, "name: fine\nnodes: 2\n" + text))
         return made[-1]
 
     yield build
@@ -285,8 +286,8 @@ def priced(cluster: Cluster, usd: float = 30.0) -> Cluster:
     return replace(cluster, prices=Prices(nodes={"gpu": usd}))
 
 
-def test_max_usd_holds_over_all_starts(tmp_path: Path, program: MakeProgram, local: Cluster) -> None:
-    job = Job(tmp_path, program, priced(local), "name: fine\nnodes: 2\nmax_usd: 60\nretries: 9\nrun: sleep 6; exit 3\n")
+def test_max_usd_holds_over_all_starts(make: MakeJob, local: Cluster) -> None:
+    job = make("max_usd: 60\nretries: 9\nrun: sleep 6; exit 3\n", priced(local))
     used = {start: job.folder / f".used-7-{start}" for start in range(4)}
     assert job.run() < 0
     assert "TimeLimit" not in " ".join(job.asked("update"))
@@ -309,10 +310,10 @@ def test_max_usd_holds_over_all_starts(tmp_path: Path, program: MakeProgram, loc
     assert (job.folder / "events").read_text().endswith(" end 1\n")
 
 
-def test_saved_job_without_money_fails(tmp_path: Path, program: MakeProgram, local: Cluster) -> None:
+def test_saved_job_without_money_fails(make: MakeJob, program: MakeProgram, local: Cluster) -> None:
     lines = "  echo up\n  trap 'touch $CHECKPOINT_DIR/step-1; exit 0' USR2\n  for _ in {1..100}; do sleep 0.1; done\n"
-    keys = f"name: fine\nnodes: 2\nmax_usd: 3\ncheckpoint_dir: checkpoints\nrun: |\n{lines}"
-    job = Job(tmp_path, program, priced(local), keys)
+    keys = f"max_usd: 3\ncheckpoint_dir: checkpoints\nrun: |\n{lines}"
+    job = make(keys, priced(local))
     (job.folder / ".used-7-0").write_text("60\n")
     process = job.start(1)
     program("scancel", job.signal_ranks("kill -USR2"))
@@ -323,8 +324,8 @@ def test_saved_job_without_money_fails(tmp_path: Path, program: MakeProgram, loc
     assert job.asked("requeue") == []
 
 
-def test_job_ends_if_slurm_keeps_its_time_limit(tmp_path: Path, program: MakeProgram, local: Cluster) -> None:
-    job = Job(tmp_path, program, priced(local), "name: fine\nnodes: 2\nmax_usd: 3\nrun: echo never\n")
+def test_job_ends_if_slurm_keeps_its_time_limit(make: MakeJob, program: MakeProgram, local: Cluster) -> None:
+    job = make("max_usd: 3\nrun: echo never\n", priced(local))
     program("scontrol", "[[ $1 == show ]] || exit 1; printf 'yard-gpu-%d\\n' 0 1")
     (job.folder / ".used-7-0").write_text("100\n")
     assert job.run(1) == 1
