@@ -42,6 +42,8 @@ HEAD = "head"
 CLOSED = "repair/closed"
 """The file below /var/lib/trainyard on the head with the Slurm partitions that trainyard-repair has set down, as a JSON
 object: partition -> [reason, the state that the partition had before]."""
+SLEEPING = "the cluster is stopping"
+"""The notice, and the reason for closed partitions, before the cluster stops (repair/sleep.py)."""
 NOTICES = "repair/notices"
 """The file below /var/lib/trainyard on the head with sentences, one in a line, that yard shows to every user."""
 

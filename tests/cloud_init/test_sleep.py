@@ -60,6 +60,8 @@ class World:
         values = dict(word.split("=", 1) for word in arguments if "=" in word)
         if "partitionname" in values:
             self.partition = values["state"].upper()
+        elif values["state"] == "down":
+            self.states[values["nodename"]] = f"DOWN+DRAIN Reason={values['reason']}"
         elif values["state"] == "power_down":
             self.states[values["nodename"]] = "IDLE+POWERING_DOWN"
         return ""
@@ -212,7 +214,7 @@ def test_the_machine_of_a_drained_node_stops_and_the_node_stays_drained(world: W
     world.request()
     world.run(200.0)
     assert set(world.machines.values()) == {OFF}
-    assert "DRAIN" in world.states["a-1"]
+    assert world.states["a-1"] == "DOWN+DRAIN Reason=fan", "slurmctld remembers only this state"
 
 
 def test_only_established_connections_to_ssh_count(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainyard import project
 from trainyard.errors import JobError, RemoteError, StackError
+from trainyard.faults import NOTICES, SLEEPING
 from trainyard.outputs import LOCAL_WAKE, Head
 from yard.show import answer, warn
 from yard.stack.remote import Remote
@@ -138,8 +139,10 @@ def wake_if_asleep(remote: Remote) -> float | None:
         # A machine that was still stopping must be started again.
         _start(head.wake, head)
         try:
-            # trainyard-repair opens the partitions that it closed before the cluster stopped.
-            remote.run("scontrol ping >/dev/null && sinfo -h -o %a | grep -q up", seconds=90)
+            # trainyard-repair opens the partitions that it closed before the cluster stopped, and withdraws its notice.
+            notices = shlex.quote(f"{remote.stack.cluster.state_dir}/{NOTICES}")
+            is_open = f"sinfo -h -o %a | grep -q up && ! grep -qsx {shlex.quote(SLEEPING)} {notices}"
+            remote.run(f"scontrol ping >/dev/null && {is_open}", seconds=90)
         except RemoteError:
             if time.monotonic() - begin > _WAKE_SECONDS:
                 raise

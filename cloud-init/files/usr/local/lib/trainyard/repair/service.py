@@ -27,7 +27,7 @@ from repair.budget import SPENT, Budget, Meter
 from repair.channels import channel
 from repair.partitions import Closed, write_atomically
 from repair.power import BUSY, OFF, Elastic, Power, Reconciler
-from repair.sleep import REQUEST, SLEEPING, Sleep, SleepSettings
+from repair.sleep import REQUEST, Sleep, SleepSettings
 from trainyard.faults import (
     CLOSED,
     GONE,
@@ -35,6 +35,7 @@ from trainyard.faults import (
     HISTORY,
     NOTICES,
     ON_TIMES,
+    SLEEPING,
     SLURMD,
     Change,
     is_epidemic,
@@ -411,7 +412,7 @@ class Service:
             self.reconciler = Reconciler(elastic, self.power, self.control, self.site.start_seconds)
         self.sleep = None
         if self.site.sleep is not None and self.reconciler is not None:
-            self.sleep = Sleep(self.site.sleep, self.state / REQUEST, self.queue, self.reconciler)
+            self.sleep = Sleep(self.site.sleep, self.state / REQUEST, self.queue, self.control, self.reconciler)
         self.changes = load_history(self.state / HISTORY)
         self.on_times = OnTimes(self.state / ON_TIMES)
         self.closed = Closed(self.state / CLOSED, self.control)

@@ -20,8 +20,6 @@ from repair.power import BUSY, ON, PowerError, Reconciler, wish
 REQUEST = "repair/sleep"
 """The file below /var/lib/trainyard in which `yard sleep` requests that the cluster stops. A JSON object: `at` is the
 time in seconds since 1970 after which the cluster may stop. If it cannot stop, `refused` states the reason instead."""
-SLEEPING = "the cluster is stopping"
-"""The reason with which partitions are closed (partitions.py)."""
 _STOP_SECONDS = 600.0
 """The time after which an order to stop the head has failed."""
 _ESTABLISHED = "01"
@@ -58,6 +56,8 @@ class Sleep:
     """The file of REQUEST."""
     queue: Callable[..., str | None]
     """Runs squeue, and returns None if it failed."""
+    control: Callable[..., str | None]
+    """Runs scontrol, and returns None if it failed."""
     reconciler: Reconciler
     connections: Callable[[], int] = connections
     idle_since: float | None = None
@@ -126,9 +126,14 @@ class Sleep:
     def _stop(self, nodes: Mapping[str, SlurmNode], now: float) -> None:
         """Stop the machines of drained nodes, and the head's machine if all others are off."""
         for name, node in nodes.items():
-            if self.reconciler.known.get(name) == ON and wish(node) is None and name not in self.stopped:
-                self.stopped.add(name)
-                self.reconciler.power.stop(name)
+            if self.reconciler.known.get(name) != ON or wish(node) is not None or name in self.stopped:
+                continue
+            # After a restart of slurmctld, the state of a node that does not respond is UNKNOWN, unless it was DOWN. A
+            # node whose state is UNKNOWN cannot be resumed (Slurm 24.11.5, tried 2026-11-27).
+            if self.control("update", f"nodename={name}", "state=down", f"reason={node.reason}") is None:
+                continue
+            self.stopped.add(name)
+            self.reconciler.power.stop(name)
         if self.reconciler.all_off:
             self.stopping_since = now
             self.reconciler.power.stop(self.settings.head)
