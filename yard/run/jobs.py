@@ -340,11 +340,16 @@ def _closed(remote: Remote, job: Job) -> str:
 
 
 def _machine_waits(remote: Remote, pending: Sequence[Job]) -> dict[int, str]:
-    """Return a mapping from job number to a sentence, for the jobs whose node group has machines that cannot start."""
+    """Return a mapping from job number to a sentence, for the jobs whose groups all have machines that cannot start."""
     if not pending or remote.stack.cluster.scheduler != "slurm":
         return {}
     found = parse_power(remote.run("sinfo -a -h -N -t down -o '%R|%N|%E'"))
-    return {job.id: found[job.group] for job in pending if job.group in found}
+    groups = {job.id: job.group.split(",") for job in pending}
+    return {
+        number: "; ".join(found[name] for name in names)
+        for number, names in groups.items()
+        if found.keys() >= set(names)
+    }
 
 
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:

@@ -516,3 +516,13 @@ esac""",
     [job] = json.loads(printed("ps", "--json"))
     fix = "Fix: an operator opens it with `scontrol update partitionname=gpu state=up`"
     assert job["why"] == (notice if is_spent else f"somebody has closed the node group gpu. {fix}")
+
+
+@pytest.mark.parametrize(("down", "is_shown"), [(("a", "b"), True), (("a",), False)])
+def test_a_job_whose_machines_cannot_start_says_why(stack: FakeStack, down: tuple[str, ...], is_shown: bool) -> None:
+    record = "JobId=7 JobName=x UserId=ann(1) NumNodes=1 JobState=PENDING Reason=Resources Partition=a,b WorkDir=/x"
+    nodes = "".join(f"{group}|yard-{group}-0|TY:power: the machine cannot start: no capacity\n" for group in down)
+    stack.program("ssh", f"case $* in *sinfo*) printf '{nodes}' ;; *scontrol*) echo '{record}' ;; esac")
+    out = printed("ps")
+    for group in down:
+        assert (f"waiting for a machine: yard-{group}-0: the machine cannot start: no capacity" in out) == is_shown
