@@ -150,3 +150,20 @@ def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Pat
     output = finish(booted, job, 600)
     assert "a node leaves, checkpoint written: restarting the job" in output
     assert "continues after the warning" in output
+
+
+def test_no_job_starts_after_the_months_limit_is_spent(booted: BootedProject, tmp_path: Path) -> None:
+    head = f"{booted.provider}-head"
+    booted.edit(lambda spec: spec.update(limits={"max_usd_per_month": 0.01}))
+    booted.cloud("up")
+    wait_until("the limit", 300, lambda: "down" in booted.on(head, "sinfo -h -o %a"))
+    job = booted.submit(job_file(tmp_path, "later", nodes=1, gpus_per_node=0, run="echo ran"))
+    out = booted.yard("ps").out
+    assert "of the $0 of limits.max_usd_per_month are spent" in out
+    assert booted.on(head, f"squeue -h -j {job['id']} -o %T").strip() == "PENDING"
+    # slurmctld forgets the state of partitions when it is restarted.
+    booted.on(head, "sudo systemctl restart slurmctld")
+    wait_until("the limit again", 60, lambda: "down" in booted.on(head, "sinfo -h -o %a", check=False))
+    booted.edit(lambda spec: spec.update(limits={"max_usd_per_month": 1000}))
+    booted.cloud("up")
+    assert "ran" in booted.yard("logs", str(job["id"]), "-f").out
