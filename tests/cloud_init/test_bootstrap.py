@@ -420,6 +420,9 @@ def test_users_can_neither_open_nor_inherit_the_locks(tmp_path: Path) -> None:
     node = node_with(
         tmp_path, {"40-first": EVERY_BOOT + "[[ ! -e /proc/$$/fd/8 && ! -e /proc/$$/fd/9 ]]\n", "60-names": READS}
     )
+    for name in ("bootstrap", "handover"):
+        node.write(f"run/trainyard/{name}.lock", "")
+        (tmp_path / f"run/trainyard/{name}.lock").chmod(0o644)  # as former versions created it
     done = node.bootstrap()
     assert done.returncode == 0, done.stderr
     locks = list((tmp_path / "run/trainyard").glob("*.lock"))

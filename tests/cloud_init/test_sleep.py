@@ -217,6 +217,24 @@ def test_the_machine_of_a_drained_node_stops_and_the_node_stays_drained(world: W
     assert world.states["a-1"] == "DOWN+DRAIN Reason=fan", "slurmctld remembers only this state"
 
 
+def test_the_machine_of_a_lost_node_stops(world: World) -> None:
+    world.states["a-1"] = "DOWN+NOT_RESPONDING Reason=TY:gone: no answer for 15 s"
+    world.request()
+    world.run(200.0)
+    assert set(world.machines.values()) == {OFF}
+
+
+def test_a_machine_that_does_not_stop_keeps_the_cluster_awake(world: World) -> None:
+    world.states["a-1"] = "IDLE+RESERVED"
+    world.request()
+    world.run(500.0)
+    assert world.partition == "DOWN"
+    world.run(200.0)
+    assert world.refused == "these machines do not stop: a-1"
+    assert world.partition == "UP"
+    assert world.machines["head"] == ON
+
+
 def test_only_established_connections_to_ssh_count(tmp_path: Path) -> None:
     header = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when\n"
     rows = [

@@ -94,6 +94,7 @@ def _wait_until_asleep(remote: Remote, seconds: float) -> None:
                 f"cluster {remote.stack.cluster.name} does not stop: {why}. Fix: correct it, and try again"
             )
         time.sleep(_POLL_SECONDS)
+    remote.run(f"sudo -n rm -f {REQUEST}", admin=True)
     raise StackError(
         f"cluster {remote.stack.cluster.name} has not stopped in {seconds:.0f} s. Fix: read the head's journal: "
         "`sudo journalctl -u trainyard-repair`"
@@ -141,8 +142,7 @@ def wake_if_asleep(remote: Remote) -> float | None:
         try:
             # trainyard-repair opens the partitions that it closed before the cluster stopped, and withdraws its notice.
             notices = shlex.quote(f"{remote.stack.cluster.state_dir}/{NOTICES}")
-            is_open = f"sinfo -h -o %a | grep -q up && ! grep -qsx {shlex.quote(SLEEPING)} {notices}"
-            remote.run(f"scontrol ping >/dev/null && {is_open}", seconds=90)
+            remote.run(f"scontrol ping >/dev/null && ! grep -qsx {shlex.quote(SLEEPING)} {notices}", seconds=90)
         except RemoteError:
             if time.monotonic() - begin > _WAKE_SECONDS:
                 raise

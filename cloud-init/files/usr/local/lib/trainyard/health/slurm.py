@@ -160,9 +160,11 @@ def warn_jobs(node: Node) -> bool:
     receive no signal, because SIGUSR2 would end a script that does not handle it.
     """
     jobs = _running_jobs(node, "%A")
+    is_complete = jobs is not None
     for job in jobs or ():
         # A script's path can contain line breaks, so it is read for each job alone.
         shown = node.run(["squeue", "--noheader", f"--jobs={job}", "--format=%o"], _SECONDS)
+        is_complete = is_complete and shown.code == 0
         if shown.code == 0 and _OWN_SCRIPT.fullmatch(shown.output.rstrip(" \n")):
             node.run(["scancel", "--batch", "--signal=USR2", job], _SECONDS)
-    return jobs is not None
+    return is_complete

@@ -15,13 +15,13 @@ from pathlib import Path
 from health.slurm import SlurmNode
 
 from repair.partitions import write_atomically
-from repair.power import BUSY, ON, PowerError, Reconciler, wish
+from repair.power import BUSY, OFF, ON, PowerError, Reconciler, wish
 
 REQUEST = "repair/sleep"
 """The file below /var/lib/trainyard in which `yard sleep` requests that the cluster stops. A JSON object: `at` is the
 time in seconds since 1970 after which the cluster may stop. If it cannot stop, `refused` states the reason instead."""
 _STOP_SECONDS = 600.0
-"""The time after which an order to stop the head has failed."""
+"""The time after which the workers must be off, and the time after which the head must be off."""
 _ESTABLISHED = "01"
 """TCP_ESTABLISHED in /proc/net/tcp (include/net/tcp_states.h of Linux 6.12, read 2026-11-27)."""
 _SSH_PORT = 22
@@ -63,6 +63,7 @@ class Sleep:
     idle_since: float | None = None
     is_closing: bool = False
     """Whether no job may start any more, and all machines of workers stop."""
+    closing_since: float = 0.0
     stopping_since: float | None = None
     """The time of the order to stop the head, or None if there was none."""
     stopped: set[str] = field(default_factory=set)
@@ -81,7 +82,10 @@ class Sleep:
         if not self.is_closing:
             self.stopped.clear()
             return
-        if not was_closing or self.stopping_since is not None:
+        if not was_closing:
+            self.closing_since = now
+            return
+        if self.stopping_since is not None:
             return
         try:
             self._stop(nodes, now)
@@ -124,9 +128,10 @@ class Sleep:
         return True
 
     def _stop(self, nodes: Mapping[str, SlurmNode], now: float) -> None:
-        """Stop the machines of drained nodes, and the head's machine if all others are off."""
+        """Stop the machines of nodes that are drained or down, and the head's machine if all others are off."""
         for name, node in nodes.items():
-            if self.reconciler.known.get(name) != ON or wish(node) is not None or name in self.stopped:
+            is_out = not node.flags.isdisjoint({"DOWN", "DRAIN"}) and wish(node) != OFF
+            if self.reconciler.known.get(name) != ON or not is_out or name in self.stopped:
                 continue
             # After a restart of slurmctld, the state of a node that does not respond is UNKNOWN, unless it was DOWN. A
             # node whose state is UNKNOWN cannot be resumed (Slurm 24.11.5, tried 2026-11-27).
@@ -137,6 +142,9 @@ class Sleep:
         if self.reconciler.all_off:
             self.stopping_since = now
             self.reconciler.power.stop(self.settings.head)
+        elif now - self.closing_since > _STOP_SECONDS:
+            rest = sorted(name for name in nodes if self.reconciler.known.get(name) != OFF)
+            self._refuse(f"these machines do not stop: {', '.join(rest)}")
 
     def _refuse(self, why: str) -> None:
         """Record why the cluster does not stop, and wait again until it is idle."""
