@@ -194,14 +194,16 @@ NO_TRANSPORT = Transport()
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """List prices in dollars per hour. `nodes` is the price of one machine by node group. `services` are the shared
-    storage and the gateway. A price is None if it is unknown. `spot` lists the groups whose price is a Spot price.
+    """List prices in dollars per hour. `nodes` is the price of one machine by node group. `services` is the sum of the
+    known prices of the shared storage, the gateway, boot disks, addresses and NAT, and `unpriced` lists those without a
+    known price. A price is None if it is unknown. `spot` lists the groups whose price is a Spot price.
     """
 
     head: float | None = None
     nodes: Mapping[str, float | None] = field(default_factory=dict)
     services: float | None = None
     spot: tuple[Name, ...] = ()
+    unpriced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,14 +283,15 @@ def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError if the contract forbids a value.
 
     Older versions of yard reject unknown fields. Therefore, `repair: ask` and an empty `tunnel`, `wake`, `transport`,
-    `spares`, `users`, `prices`, `prices.spot` or `unready` are omitted.
+    `spares`, `users`, `prices`, `prices.spot`, `prices.unpriced` or `unready` are omitted.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
     for name in ("transport", "spares", "users", "prices", "unready"):
         if not found[name]:
             del found[name]
-    if cluster.prices is not None and not cluster.prices.spot:
-        del found["prices"]["spot"]
+    for name in ("spot", "unpriced"):
+        if cluster.prices is not None and not found["prices"][name]:
+            del found["prices"][name]
     if cluster.repair == "ask":
         del found["repair"]
     for name in ("tunnel", "wake"):

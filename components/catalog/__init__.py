@@ -51,7 +51,10 @@ class Throughput(Fact):
 
 
 class ServicePrice(Fact):
-    """List price of shared storage or a gateway in one region. If no price field is set, the price is unknown."""
+    """List price of a disk, an address, a gateway or shared storage in one region.
+
+    If no price field is set, the price is unknown.
+    """
 
     region: str
     priced: str = Field(default="", pattern=r"^(\d{4}-\d{2}-\d{2})?$")
@@ -61,9 +64,15 @@ class ServicePrice(Fact):
     usd_per_month_of_size: dict[int, float | None] = Field(default_factory=dict)
     """Mapping from size in GiB to dollars per month. A value is None if the price of that size is unknown."""
     billed_gib: int = Field(default=1, ge=1)
+    most: int | None = Field(default=None, ge=1)
+    """The maximum number that is billed, or None if all are billed."""
 
-    def usd(self, size_gib: int) -> float | None:
-        """Return the price of `size_gib` GiB in dollars per hour, or None if it is unknown."""
+    def usd(self, size_gib: int, count: int = 1) -> float | None:
+        """Return the price of `count` services of `size_gib` GiB in dollars per hour, or None if it is unknown."""
+        each = self._each(size_gib)
+        return None if each is None else each * min(count, self.most or count)
+
+    def _each(self, size_gib: int) -> float | None:
         if self.usd_per_month_of_size:
             month = _of_size(self.usd_per_month_of_size, size_gib)
             return None if month is None else month / HOURS_PER_MONTH
@@ -396,7 +405,7 @@ prices = _by_provider("prices.yaml", Price)
 throughputs = _by_provider("throughput.yaml", Throughput)
 """Write throughput by kind of shared storage or, for the disks of a machine, by machine type."""
 service_prices = _by_provider("service_prices.yaml", ServicePrice)
-"""List prices of shared storage and gateways by name."""
+"""List prices of disks, addresses, gateways and shared storage by name."""
 
 
 @cache

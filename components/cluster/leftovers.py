@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pulumi
 
+from components.catalog import service_prices
 from components.plan.plan import ClusterPlan
 from components.platforms.demand import host_usd, service_usd
 from components.platforms.registry import PlatformFacts
@@ -74,6 +75,7 @@ class Leftovers:
         self._billed = platform.billed
         self._usd = dict.fromkeys(platform.storage_types, service_usd(plan, plan.storage.kind))
         self._usd |= dict.fromkeys(platform.gateway_types, service_usd(plan, "bastion"))
+        self._usd |= {type_: service_prices(plan.provider)[row].usd(0) for type_, row in platform.rows.items()}
         self._seen: list[tuple[str, str, bool, pulumi.CustomResource]] = []
         self._warned = False
         self._hook = pulumi.ErrorHook("trainyard-leftovers", self._failed)

@@ -69,8 +69,9 @@ def _prices(plan: ClusterPlan) -> Prices | None:
     used = services(plan)
     known = [service.usd for service in used if service.usd is not None]
     return Prices(
+        unpriced=tuple(service.name for service in used if service.usd is None),
         head=host_usd(plan.head),
         nodes={group: host_usd(plan.group(group)[0]) for group in plan.groups},
-        services=round(sum(known), 4) if len(known) == len(used) else None,
+        services=round(sum(known), 4) if known else None,
         spot=tuple(group for group in plan.groups if plan.group(group)[0].spot),
     )

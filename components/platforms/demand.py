@@ -85,7 +85,7 @@ def spot_priced(plan: ClusterPlan) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """The shared storage or the gateway."""
+    """The shared storage, the gateway or a `Part`, all of which also cost money while machines are off."""
 
     name: str
     usd: float | None
@@ -96,7 +96,7 @@ class Service:
 
 
 def known_usd(plan: ClusterPlan) -> float:
-    """Return the sum of the known list prices of machines, storage and gateway, in dollars per hour."""
+    """Return the sum of the known list prices of machines and services, in dollars per hour."""
     return hourly_price(plan).usd + sum(service.usd or 0 for service in services(plan))
 
 
@@ -114,20 +114,31 @@ def month_budget(plan: ClusterPlan) -> dict[str, Any] | None:
 
 
 def unpriced(plan: ClusterPlan) -> tuple[str, ...]:
-    """Return the names of the machine types, the storage and the gateway whose prices are unknown."""
+    """Return the names of the machine types and services whose prices are unknown."""
     return (*hourly_price(plan).unpriced, *(service.name for service in services(plan) if service.usd is None))
 
 
 def services(plan: ClusterPlan) -> tuple[Service, ...]:
-    """Return the shared storage and the gateway, if any. A service without a row in service_prices.yaml is omitted."""
+    """Return the shared storage, the gateway, boot disks, public addresses and NAT.
+
+    External storage and services of platforms without prices are omitted.
+    """
     kinds = [plan.storage.kind, *(["bastion"] if plan.access.via == "bastion" else [])]
-    return tuple(service for kind in kinds if (service := _service(plan, kind)))
+    rows = [row for kind in kinds if (row := _service_row(plan, kind))]
+    parts = platform_facts(plan.provider).parts
+    return (
+        *(_service(plan, row, row, plan.storage.size_gib) for row in rows),
+        *(
+            _service(plan, each.name, each.row, each.boot_disk_gib, each.count)
+            for each in (parts(plan) if parts else ())
+        ),
+    )
 
 
 def service_usd(plan: ClusterPlan, kind: str) -> float | None:
     """Return the hourly list price of `kind` (a kind of storage, or `bastion`) in dollars, or None if it is unknown."""
-    service = _service(plan, kind)
-    return service.usd if service else None
+    row = _service_row(plan, kind)
+    return service_prices(plan.provider)[row].usd(plan.storage.size_gib) if row else None
 
 
 def storage_mib_s(plan: ClusterPlan) -> float | None:
@@ -149,12 +160,9 @@ def _service_row(plan: ClusterPlan, kind: str) -> str | None:
     return plan.platform.offer(kind) if isinstance(plan.platform, CloudSpec) else None
 
 
-def _service(plan: ClusterPlan, kind: str) -> Service | None:
-    name = _service_row(plan, kind)
-    if name is None:
-        return None
-    price = service_prices(plan.provider)[name]
-    return Service(name=name, usd=price.usd(plan.storage.size_gib), region=price.region, priced=price.priced)
+def _service(plan: ClusterPlan, name: str, row: str, size_gib: int, count: int = 1) -> Service:
+    price = service_prices(plan.provider)[row]
+    return Service(name=name, usd=price.usd(size_gib, count), region=price.region, priced=price.priced)
 
 
 def host_usd(host: HostPlan) -> float | None:

@@ -42,6 +42,22 @@ class Baking:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """Equal resources that are billed by the hour even while their machines are off, for example boot disks."""
+
+    row: str
+    """Name of the row in service_prices.yaml."""
+    count: int
+    boot_disk_gib: int = 0
+    """Size of each boot disk, or 0 for other resources."""
+
+    @property
+    def name(self) -> str:
+        disk = f" boot disk of {self.boot_disk_gib} GiB" if self.boot_disk_gib else ""
+        return f"{self.count} x {self.row}{disk}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlatformFacts:
     """A platform's rules and limits. Fields that do not apply to a platform keep their default values."""
 
@@ -53,6 +69,8 @@ class PlatformFacts:
     """Checks that apply only to this platform's stacks."""
     quotas: Callable[[ClusterPlan], Mapping[str, int]] | None = None
     """Returns a mapping from quota to the amount that resources other than machines need, in the quota's unit."""
+    parts: Callable[[ClusterPlan], tuple[Part, ...]] | None = None
+    """Returns the stack's boot disks, public addresses and NAT, and other resources that cost extra."""
     tunnel: Callable[[ClusterPlan], Tunnel] | None = None
     """Returns the tunnel for `access.via: bastion`."""
     power_channel: Mapping[str, str] | str = "the head cannot start and stop machines there"
@@ -65,6 +83,8 @@ class PlatformFacts:
     """Types in `billed` that are shared storage."""
     gateway_types: frozenset[str] = frozenset()
     """Types in `billed` that are gateways for `access.via: bastion`."""
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """Mapping from other types in `billed` to the row in service_prices.yaml with the price of one resource."""
 
 
 def platform_model(section: Any) -> type[PlatformSpec] | None:

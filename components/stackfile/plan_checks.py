@@ -108,13 +108,14 @@ def ssh_network_is_real(planned: Planned) -> Iterator[Broken]:
 
 @check("within-budget", Level.ERROR, "use fewer or smaller machines, or raise the limit")
 def within_budget(planned: Planned) -> Iterator[Broken]:
-    """At known list prices, machines, shared storage and gateway do not cost more than the price limit."""
+    """The sum of the known list prices does not exceed the price limit."""
     limit = planned.plan.limits.max_usd_per_hour
     usd = known_usd(planned.plan)
     if limit is not None and usd > limit:
         yield Broken(
             path="cluster.limits.max_usd_per_hour",
-            rule=f"machines, storage and gateway cost {usd:.2f} dollars an hour at list prices; the limit is {limit:g}",
+            rule=f"machines, disks, addresses and services cost {usd:.2f} dollars an hour at list prices; the limit is "
+            f"{limit:g}",
         )
 
 
@@ -168,14 +169,16 @@ def report_price(planned: Planned) -> Iterator[Broken]:
     price, known = hourly_price(planned.plan), used_prices(planned.plan)
     if not known:
         return
-    unknown = f", plus the unknown price of {', '.join(price.unpriced)}" if price.unpriced else ""
+    names = unpriced(planned.plan)
+    unknown = f", plus the unknown price of {', '.join(names)}" if names else ""
+    more = known_usd(planned.plan) - price.usd
     spot = "; Spot prices change at any time" if spot_priced(planned.plan) else ""
     regions = ", ".join(dict.fromkeys(row.region for row in known))
     limit = planned.plan.limits.max_usd_per_hour
     yield Broken(
         path="cluster",
-        rule=f"the machines cost {price.usd:.2f} dollars an hour at list prices for {regions}{unknown}{spot}; shared "
-        "storage, gateway, boot disks, addresses and traffic cost extra",
+        rule=f"the machines cost {price.usd:.2f} dollars an hour at list prices for {regions}, and storage, disks, "
+        f"addresses and gateways {more:.2f} dollars{unknown}{spot}; network traffic costs extra",
         words={"limit": f"{limit:g}"} if limit is not None else {},
         fix=0 if limit is None else 1,
     )

@@ -31,7 +31,7 @@ from yard.preview.difference import Difference, FileDiff
 from yard.preview.report import Preview, Report, capacity
 from yard.show import console as standard_console
 
-NOT_INCLUDED = "boot disks, public IP addresses, NAT, network traffic, discounts, taxes"
+NOT_INCLUDED = "network traffic (through NAT $0.045 per GB), discounts, taxes"
 UNPROVED = "no stack has been created on a real Azure or Google Cloud yet (docs/verification.md)"
 """A note that offline previews and `yard init` print until both clouds have been tested."""
 LONGEST = 65_000
@@ -92,7 +92,7 @@ def headline(report: Report) -> str:
 
 
 def total_price(plan: ClusterPlan) -> str:
-    """Return the hourly list price of machines, storage and gateway, and whether some prices are unknown."""
+    """Return the hourly list price of machines and services, and whether some prices are unknown."""
     known = known_usd(plan)
     if not unpriced(plan):
         return f"list price ${known:.2f}/h"
@@ -100,7 +100,7 @@ def total_price(plan: ClusterPlan) -> str:
 
 
 def costs(plan: ClusterPlan) -> Iterator[str]:
-    """Yield the prices of machines, storage and gateway, and the storage's throughput."""
+    """Yield the prices of machines and services, and the storage's throughput."""
     price = hourly_price(plan)
     if price.usd or price.unpriced:
         yield f"machines{f' {_dollars(price.usd)}' if price.usd else ''}: {_price_source(plan)}"

@@ -21,10 +21,7 @@ _HOUR = 3600.0
 _AVERAGE_DAYS = 7
 _SEPARATOR = "===cost==="
 _JOB_FIELDS = "JobIDRaw,User,ElapsedRaw,NodeList,AllocTRES"
-_NOT_INCLUDED = (
-    "list prices. Not included: boot disks, addresses, NAT, network traffic, discounts, taxes, and the time before the "
-    "head's record began"
-)
+_NOT_INCLUDED = ("network traffic", "discounts", "taxes", "and the time before the head's record began")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +239,7 @@ def show_cost(remote: Remote, month: str, as_json: bool) -> None:
     table(("DAY (UTC)", "PART", "HOURS", "COST"), [*shown, ("", "", "", _dollars(total(rows)))])
     if start <= now < end:
         say(f"forecast for {month}: {_dollars(forecast(intervals, cluster, now))}")
-    say(_NOT_INCLUDED)
+    say(f"list prices. Not included: {', '.join((*cluster.prices.unpriced, *_NOT_INCLUDED))}")
 
 
 def show_job_costs(remote: Remote, month: str, as_json: bool) -> None:

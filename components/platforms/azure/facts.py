@@ -8,7 +8,7 @@ from components.plan.check import checks_in
 from components.plan.plan import ClusterPlan
 from components.platforms.azure import rules
 from components.platforms.azure.spec import AzureSpec
-from components.platforms.registry import Baking, PlatformFacts, Tunnel
+from components.platforms.registry import Baking, Part, PlatformFacts, Tunnel
 from components.platforms.shared_rules import access_rules, image_rules
 
 SERVICES = {
@@ -46,13 +46,26 @@ def _base_image(plan: ClusterPlan) -> str:
     return f"{spec.base_image(str(plan.image.reference))} {spec.region} {spec.subscription or ''}"
 
 
+def _addresses(plan: ClusterPlan) -> int:
+    # The NAT gateway has a public address, and so does the head (`via: public`) or the Bastion (`via: bastion`).
+    return 1 if plan.access.via == "private" else 2
+
+
+def _parts(plan: ClusterPlan) -> tuple[Part, ...]:
+    spec = plan.platform_spec(AzureSpec)
+    return (
+        Part(row="premium-ssd", count=len(plan.hosts), boot_disk_gib=spec.boot_disk_gib),
+        Part(row="public-address", count=_addresses(plan)),
+        Part(row="nat-gateway", count=1),
+    )
+
+
 def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
     """Return a mapping from quota to the amount that resources other than machines need, in the quota's unit.
 
     The names are those that `az network list-usages` and `az netappfiles quota-limit list` print (read 2026-11-22).
     """
-    # The NAT gateway has a public address, and so does the head (`via: public`) or the Bastion (`via: bastion`).
-    needs = {"PublicIPAddresses": 1 if plan.access.via == "private" else 2}
+    needs = {"PublicIPAddresses": _addresses(plan)}
     shared = plan.storage
     if shared.kind == "azure_netapp":
         needs["totalTiBsPerSubscription"] = -(-shared.size_gib // _GIB_PER_TIB)
@@ -66,6 +79,7 @@ FACTS = PlatformFacts(
     user_data_limit=65535,
     checks=(*checks_in(rules), *access_rules("azure"), *image_rules("azure")),
     quotas=_quotas,
+    parts=_parts,
     tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(AzureSpec).bastion_port, "cluster.platform.bastion_port"),
     power_channel={"platform": "azure"},
     # The Premium SSD limit (Microsoft, "Azure managed disk types").
@@ -83,4 +97,8 @@ FACTS = PlatformFacts(
         {"azure-native:compute:Disk", "azure-native:netapp:CapacityPool", "azure-native:storage:FileShare"}
     ),
     gateway_types=frozenset({"azure-native:network:BastionHost"}),
+    rows={
+        "azure-native:network:NatGateway": "nat-gateway",
+        "azure-native:network:PublicIPAddress": "public-address",
+    },
 )

@@ -9,8 +9,8 @@ from components.plan.check import checks_in
 from components.plan.plan import ClusterPlan
 from components.platforms.gcp import rules
 from components.platforms.gcp.layout import networks_needed
-from components.platforms.gcp.spec import GcpSpec, family_of
-from components.platforms.registry import Baking, PlatformFacts, Tunnel
+from components.platforms.gcp.spec import PORTS_PER_VM, GcpSpec, family_of
+from components.platforms.registry import Baking, Part, PlatformFacts, Tunnel
 from components.platforms.shared_rules import access_rules, image_rules
 
 SERVICES = {
@@ -60,6 +60,32 @@ FILESTORE_QUOTAS = {
 """Mapping from tier to its quota at file.googleapis.com, in GB or GiB. The source has no entry for REGIONAL."""
 
 
+_MACHINES_PER_NAT_ADDRESS = 64512 // PORTS_PER_VM
+"""Each address of Cloud NAT has 64,512 ports (Google, "IP addresses and ports", read 2026-11-27)."""
+
+
+def _boot_disks(plan: ClusterPlan) -> Counter[str]:
+    """Return the number of boot disks of each type."""
+    chosen = plan.platform_spec(GcpSpec).boot_disk_type
+    return Counter(chosen or family_of(host.machine.name).boot_disks[0] for host in plan.hosts)
+
+
+def _parts(plan: ClusterPlan) -> tuple[Part, ...]:
+    spec, public = plan.platform_spec(GcpSpec), plan.access.via == "public"
+    # Cloud NAT does not serve machines with their own public address.
+    behind_nat = len(plan.hosts) - public
+    others = {
+        "public-address": int(public),
+        "cloud-nat-machine": behind_nat,
+        "cloud-nat-address": -(-behind_nat // _MACHINES_PER_NAT_ADDRESS),
+        "tier-1-networking": sum(spec.uses_tier_1(host.machine) for host in plan.hosts),
+    }
+    return (
+        *(Part(row=kind, count=n, boot_disk_gib=spec.boot_disk_gib) for kind, n in _boot_disks(plan).items()),
+        *(Part(row=row, count=count) for row, count in others.items() if count),
+    )
+
+
 def stack_quotas(plan: ClusterPlan) -> Mapping[str, int]:
     """Return a mapping from quota to the amount that resources other than machines need, in the quota's unit.
 
@@ -70,9 +96,8 @@ def stack_quotas(plan: ClusterPlan) -> Mapping[str, int]:
     """
     spec = plan.platform_spec(GcpSpec)
     needs: Counter[str] = Counter()
-    for host in plan.hosts:
-        boot_disk = spec.boot_disk_type or family_of(host.machine.name).boot_disks[0]
-        needs[DISK_QUOTAS[boot_disk]] += spec.boot_disk_gib
+    for kind, count in _boot_disks(plan).items():
+        needs[DISK_QUOTAS[kind]] += count * spec.boot_disk_gib
     shared = plan.storage
     if shared.kind == "head_nfs":
         needs["SSD_TOTAL_GB"] += shared.size_gib
@@ -100,6 +125,7 @@ FACTS = PlatformFacts(
     user_data_limit=256 * 1024,
     checks=(*checks_in(rules), *access_rules("gcp"), *image_rules("gcp")),
     quotas=stack_quotas,
+    parts=_parts,
     tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(GcpSpec).iap_port, "cluster.platform.iap_port"),
     power_channel={"platform": "gcp"},
     # The Persistent Disk limit (Google, "About Persistent Disk").
@@ -112,4 +138,5 @@ FACTS = PlatformFacts(
         "gcp:compute/address:Address": "reserved address",
     },
     storage_types=frozenset({"gcp:compute/disk:Disk", "gcp:filestore/instance:Instance"}),
+    rows={"gcp:compute/address:Address": "public-address"},
 )

@@ -10,13 +10,12 @@ import pulumi
 from pulumi_gcp import compute
 
 from components.platforms.gcp.layout import NetworkLayout
+from components.platforms.gcp.spec import PORTS_PER_VM
 
 HEAD_TAG = "trainyard-head"
 """Network tag of the head, the only host that accepts SSH from outside."""
 IAP_RANGE = "35.235.240.0/20"
 """The range from which Identity-Aware Proxy connects (Google's documentation on TCP forwarding)."""
-_PORTS_PER_VM = 1024
-"""Number of Cloud NAT ports per machine. The default of 64 is too low for pulling containers or installing packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +117,6 @@ class Network(pulumi.ComponentResource):
             region=self._args.region,
             nat_ip_allocate_option="AUTO_ONLY",
             source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
-            min_ports_per_vm=_PORTS_PER_VM,
+            min_ports_per_vm=PORTS_PER_VM,
             opts=self._child,
         )

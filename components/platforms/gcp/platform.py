@@ -29,7 +29,7 @@ from components.platforms.gcp.nodes import (
     image_of,
 )
 from components.platforms.gcp.power import Power
-from components.platforms.gcp.spec import GcpSpec, family_of
+from components.platforms.gcp.spec import GcpSpec
 from components.platforms.gcp.storage import SharedStorage, SharedStorageArgs
 
 
@@ -169,7 +169,6 @@ class GcpPlatform(Platform):
 
     def _machine(self, host: HostPlan) -> MachineType:
         spec, kind = self._spec, host.machine
-        tier_1_from = family_of(kind.name).tier_1_from_vcpus
         return MachineType(
             name=kind.name,
             zone=spec.zone,
@@ -179,7 +178,7 @@ class GcpPlatform(Platform):
             service_account=self._account if self._power is None or host != self._plan.head else self._power.email,
             gpus=kind.gpus,
             elastic=self._plan.elastic(host),
-            tier_1=spec.tier_1 and tier_1_from is not None and kind.vcpus >= tier_1_from,
+            tier_1=spec.uses_tier_1(kind),
         )
 
     def _node(self, host: HostPlan) -> NodeArgs:

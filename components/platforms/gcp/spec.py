@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from components.catalog import Fact, machines, read_rows
+from components.catalog import Fact, Machine, machines, read_rows
 from components.platforms.published import Places, read_published
 from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private, used_machines
 from trainyard.errors import CatalogError, RuleError
@@ -97,6 +97,9 @@ def known_zone(name: str, info: ValidationInfo) -> str:
     near = [zone for zone in usable if region_of(zone) == region_of(name)]
     return zone_facts().check(name, usable, "a Google Cloud zone", "gcloud compute zones list", near)
 
+
+PORTS_PER_VM = 1024
+"""Number of Cloud NAT ports per machine. The default of 64 is too low for pulling containers or installing packages."""
 
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]
 
@@ -201,6 +204,11 @@ class GcpSpec(CloudSpec):
     @property
     def baked_name(self) -> str | None:
         return None if self.baked_image is None else self.baked_image.rpartition("/")[2]
+
+    def uses_tier_1(self, machine: Machine) -> bool:
+        """Return whether machines of this type are created with Tier_1 networking."""
+        starts_at = family_of(machine.name).tier_1_from_vcpus
+        return self.tier_1 and starts_at is not None and machine.vcpus >= starts_at
 
     @property
     def region(self) -> str:

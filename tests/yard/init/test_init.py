@@ -188,7 +188,7 @@ def test_machines_of_other_regions_are_not_offered(write: WriteStack) -> None:
         (A100 | {"machine": "Standard_ND96amsr_A100_v5"}, "--machine: .*Fix: write Standard_ND96amsr_A100_v4"),
         (A100 | {"region": "northeurope"}, "--region: .*is not available in northeurope"),
         (A100 | {"count": "0"}, "--count: "),
-        (A100 | {"budget": "70", "count": "4"}, "--budget: .* cost 131.65 .* is 70. Fix: use fewer or smaller"),
+        (A100 | {"budget": "70", "count": "4"}, "--budget: .* cost 131.96 .* is 70. Fix: use fewer or smaller"),
         (A100 | {"machine": "h100"}, r"--machine: .* Fix: write Standard_ND96isr_H100_v5 or Standard_"),
         (A100 | {"machine": "h100", "region": "mars", "count": "two"}, r"(?s)--machine: .*--region: .*--count: "),
         ({"provider": "gcp", "machine": "a100", "region": "us-central9-a"}, "--region: .*Fix: write us-central"),
@@ -268,7 +268,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
 
 def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
     out = printed(*COMPLETE, "--ssh-from", "203.0.113.0/24", "--offline")
-    assert "wrote stacks/Pulumi.new.yaml\nstack new: 3 hosts, 16 GPUs, list price $66.11/h\n" in out
+    assert "wrote stacks/Pulumi.new.yaml\nstack new: 3 hosts, 16 GPUs, list price $66.32/h\n" in out
     assert "203.0.113.0/24 is reserved for documentation (RFC 5737)" in out
     assert "list prices of eastus, read on 2026-" in out
     assert f"not included: {NOT_INCLUDED}\n" in out
@@ -370,7 +370,7 @@ def test_missing_values_are_asked_until_they_are_valid(
         "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h",
         "Fix: write westus2",
         "Error: must be a whole number",
-        "known list prices with 2 nodes: $54.96/h plus the unknown price of bastion-standard\n",
+        "known list prices with 2 nodes: $55.17/h plus the unknown price of bastion-standard\n",
         "the limit is 50. Fix: use fewer or smaller machines, or raise the limit",
     ):
         assert text in shown

@@ -192,7 +192,7 @@ def test_a_stack_does_not_differ_from_itself() -> None:
 
 def test_more_nodes_change_price_hosts_quota_and_files(edited: DescribeEdited) -> None:
     found = between(edited("azure-a100"), edited("azure-a100", nodes__gpu__count=4, limits={}))
-    assert found.usd_per_hour == 65.54
+    assert found.usd_per_hour == 65.644
     assert found.hosts_added == ["opt-gpu-2", "opt-gpu-3"]
     assert {need.quota: need.amount for need in found.quota} == {"cores": 192, "standard NDAMSv4_A100Family": 192}
     [slurm] = [file for file in found.files if file.file == "slurm.conf"]
@@ -203,7 +203,7 @@ def test_more_nodes_change_price_hosts_quota_and_files(edited: DescribeEdited) -
 def test_an_unknown_price_makes_the_difference_unknown(edited: DescribeEdited) -> None:
     # No dated source contains the price of Azure Bastion.
     found = between(edited("azure-h100"), edited("azure-h100", nodes__gpu__count=1))
-    assert (found.usd_per_hour, found.known_usd_per_hour) == (None, -98.32)
+    assert (found.usd_per_hour, found.known_usd_per_hour) == (None, -98.372)
     assert found.hosts_removed == ["hopper-gpu-1"]
 
 
@@ -273,10 +273,10 @@ def test_terminal_and_markdown_show_all_parts(render: Render, grown: Report, ref
     for words in (
         "offline: the clouds are simulated",
         "compared with 0123456789ab",
-        "list price $121.44/h",
+        "list price $121.67/h",
         "list prices of us-central1, read on 2026-11-23 from Cyclenerd/google-cloud-pricing-cost-calculator at fd66",
         NOT_INCLUDED,
-        "+58.77 $/h",
+        "+58.87 $/h",
         "adds neox-gpu-[2-3]",
         "10.77.2.1 to 10.77.2.4",
         "8 x a100",
@@ -365,7 +365,7 @@ SPOT_WARNING = "Spot prices change at any time"
         (
             "azure-h100",
             SPOT,
-            "list price $2.86/h plus unknown prices",
+            "list price $3.07/h plus unknown prices",
             [
                 "netapp-Premium $2.48/h ($1,808 a month): list price of an unnamed region, dated 2021-11-04",
                 "bastion-standard: price unknown",
@@ -378,11 +378,11 @@ SPOT_WARNING = "Spot prices change at any time"
         (
             "azure-a100",
             {},
-            "list price $66.11/h",
+            "list price $66.32/h",
             ["storage head_nfs, 1024 GiB: maximum write throughput 191 MiB/s, 12 MiB/s for each of 16 GPUs"],
             SPOT_WARNING,
         ),
-        ("azure-a100", {"access": {"via": "bastion"}}, "list price $66.11/h plus unknown prices", [], SPOT_WARNING),
+        ("azure-a100", {"access": {"via": "bastion"}}, "list price $66.32/h plus unknown prices", [], SPOT_WARNING),
         ("local", {}, "list price", [], "storage"),
     ],
 )

@@ -153,11 +153,12 @@ def test_the_command_prints_the_bill_of_a_job(stack: FakeStack, cluster: Cluster
 
 
 def test_the_command_prints_the_sum_and_the_forecast(stack: FakeStack, cluster: Cluster) -> None:
-    stack.deploy(cluster)
+    stack.deploy(replace(cluster, prices=replace(PRICES, unpriced=("bastion-standard",))))
     stack.program("ssh", f"printf '%s' '{RECORD}'; echo ===cost===; echo {DAY + 24 * HOUR:.0f}")
     out = printed("cost", "--month", "2025-11")
     assert "2025-11-25  gpu       11.75" in out
     assert "forecast for 2025-11: $" in out
+    assert "list prices. Not included: bastion-standard, network traffic, discounts" in out
     rows = json.loads(printed("cost", "--month", "2025-11", "--json"))
     assert {row["part"] for row in rows} == {"gpu", "head", "services"}
     assert "forecast" not in printed("cost", "--month", "2025-10")
