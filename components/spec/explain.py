@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Le
@@ -46,7 +47,8 @@ def intended(loc: Loc, model: type[BaseModel], sections: Mapping[str, type[BaseM
 
 def dotted(path: str, loc: Loc) -> str:
     """Return the path to a location, for example `cluster.nodes.gpu.count`. Unprintable characters are replaced."""
-    keys = (str(key) or "''" for key in loc if key != _KEY_MARK)
+    # A key of the stack file can have the same name as the mark.
+    keys = (str(key) or "''" for key in (loc[:-1] if len(loc) > 1 and loc[-1] == _KEY_MARK else loc))
     shown = ["".join(c if c.isprintable() else "?" for c in key)[:_LONGEST_KEY] for key in keys]
     return ".".join([path, *shown] if path else shown)
 
@@ -79,7 +81,7 @@ def _locate(
     """Return the model that contains the location, and the field at the location."""
     owner, field = model, FieldInfo(annotation=model)
     for depth, key in enumerate(loc):
-        annotation = field.annotation
+        annotation = _without_none(field.annotation)
         if get_origin(annotation) is dict:
             key_type, value_type = get_args(annotation)
             field = FieldInfo.from_annotation(key_type if loc[depth + 1 :] == (_KEY_MARK,) else value_type)
@@ -92,6 +94,12 @@ def _locate(
             if owner is model and key in sections:
                 field = FieldInfo(annotation=sections[str(key)])
     return owner, field
+
+
+def _without_none(annotation: Any) -> Any:
+    """Return X for the annotation `X | None` of an optional section, and every other annotation unchanged."""
+    others = [part for part in get_args(annotation) if part is not NoneType]
+    return others[0] if get_origin(annotation) in {Union, UnionType} and len(others) == 1 else annotation
 
 
 def _unknown_key(key: str, owner: type[BaseModel]) -> tuple[str, str]:
