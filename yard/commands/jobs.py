@@ -24,7 +24,7 @@ from yard.commands.options import (
 from yard.show import warn
 
 if TYPE_CHECKING:
-    from yard.run.submit import Prepare
+    from yard.run.request import Prepare
     from yard.stack.remote import Remote
 
 app = typer.Typer(rich_markup_mode=None)
@@ -112,7 +112,8 @@ def submit(
     its #SBATCH lines.
     """
     from yard.run.environments import notes, provide
-    from yard.run.submit import Request, options_of, read_request, send, send_all, show_files
+    from yard.run.request import Request, options_of, read_request
+    from yard.run.submit import send, send_all, show_files
     from yard.stack.sleep import wake_if_asleep
 
     words = context.meta.get(AfterDashes.META, ())
@@ -161,9 +162,9 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
         project.require("yard submit --dry-run")
     except ClusterError:
         raise error from None
-    from yard.preview.rehearsal import rehearse
+    from yard.preview.rehearsal import estimate, estimate_lines, rehearse
     from yard.run.environments import notes
-    from yard.run.submit import estimate, estimate_lines, show_files
+    from yard.run.submit import show_files
 
     rehearsal = rehearse(stack, str(error))
     # Before the first `pulumi up`, a missing stack is not an error. The message is from pulumi/pulumi v3.250.0,
@@ -199,8 +200,8 @@ def run(
 
     With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
     """
+    from yard.run.request import options_of
     from yard.run.session import prepare_session, run_session, show_session
-    from yard.run.submit import options_of
     from yard.stack.remote import shell
 
     words = context.meta.get(AfterDashes.META, ())
@@ -237,7 +238,7 @@ def notebook(
     The server uses a Unix socket on the first node and a token, which only the job user can read.
     """
     from yard.run import notebook as notebooks
-    from yard.run.submit import options_of
+    from yard.run.request import options_of
 
     here = notebooks.free_port(port)
     remote = remote_of(stack, outputs)

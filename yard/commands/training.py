@@ -264,7 +264,7 @@ def _command(kind: str) -> Callable[..., None]:
         outputs: OutputsOption = None,
     ) -> None:
         from yard.run import bench
-        from yard.run.submit import own_path
+        from yard.run.request import own_path
 
         if saved:
             record = bench.load(saved, kind, least)

@@ -17,9 +17,10 @@ from yard.job.launcher import LAUNCHERS, Tasks, launcher
 from yard.job.loader import WORKLOADS, load_job
 from yard.job.placement import place
 from yard.job.spec import parse_seconds
+from yard.run.request import command_job
 from yard.run.schedulers import Runner, Slurm
 from yard.run.script import SECRETS_FILE, render_files, secrets_script
-from yard.run.submit import command_job, pack
+from yard.run.submit import pack
 
 GOOD = "name: fine\nrun: echo hello\n"
 

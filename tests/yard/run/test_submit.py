@@ -26,8 +26,9 @@ from trainyard.outputs import Cluster, Prices, dumped
 from yard.job.loader import load_job
 from yard.preview.rehearsal import rehearse as planned
 from yard.run.queue import parse_scontrol
+from yard.run.request import Request, read_request
 from yard.run.schedulers import Slurm, until_disconnected
-from yard.run.submit import Prepared, Request, pack, prepare_all, read_request
+from yard.run.submit import Prepared, pack, prepare_all
 from yard.stack.workspace import stack_names
 
 SSH = """
