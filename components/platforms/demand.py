@@ -85,7 +85,7 @@ def spot_priced(plan: ClusterPlan) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """The shared storage, the gateway or a `Part`, all of which also cost money while machines are off."""
+    """The shared storage, the gateway or a `LineItem`, all of which also cost money while machines are off."""
 
     name: str
     usd: float | None
@@ -125,12 +125,11 @@ def services(plan: ClusterPlan) -> tuple[Service, ...]:
     """
     kinds = [plan.storage.kind, *(["bastion"] if plan.access.via == "bastion" else [])]
     rows = [row for kind in kinds if (row := _service_row(plan, kind))]
-    parts = platform_facts(plan.provider).parts
     return (
         *(_service(plan, row, row, plan.storage.size_gib) for row in rows),
         *(
-            _service(plan, each.name, each.row, each.boot_disk_gib, each.count)
-            for each in (parts(plan) if parts else ())
+            _service(plan, item.name, item.row, item.boot_disk_gib, item.count)
+            for item in platform_facts(plan.provider).line_items(plan)
         ),
     )
 

@@ -42,7 +42,7 @@ class Baking:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class LineItem:
     """Equal resources that are billed by the hour even while their machines are off, for example boot disks."""
 
     row: str
@@ -69,8 +69,8 @@ class PlatformFacts:
     """Checks that apply only to this platform's stacks."""
     quotas: Callable[[ClusterPlan], Mapping[str, int]] | None = None
     """Returns a mapping from quota to the amount that resources other than machines need, in the quota's unit."""
-    parts: Callable[[ClusterPlan], tuple[Part, ...]] | None = None
-    """Returns the stack's boot disks, public addresses and NAT, and other resources that cost extra."""
+    line_items: Callable[[ClusterPlan], tuple[LineItem, ...]] = lambda _: ()
+    """Returns the boot disks, public addresses and NAT of a stack, and other resources that are billed by the hour."""
     tunnel: Callable[[ClusterPlan], Tunnel] | None = None
     """Returns the tunnel for `access.via: bastion`."""
     power_channel: Mapping[str, str] | str = "the head cannot start and stop machines there"

@@ -8,7 +8,7 @@ from components.plan.check import checks_in
 from components.plan.plan import ClusterPlan
 from components.platforms.azure import rules
 from components.platforms.azure.spec import AzureSpec
-from components.platforms.registry import Baking, Part, PlatformFacts, Tunnel
+from components.platforms.registry import Baking, LineItem, PlatformFacts, Tunnel
 from components.platforms.shared_rules import access_rules, image_rules
 
 SERVICES = {
@@ -51,12 +51,12 @@ def _addresses(plan: ClusterPlan) -> int:
     return 1 if plan.access.via == "private" else 2
 
 
-def _parts(plan: ClusterPlan) -> tuple[Part, ...]:
+def _line_items(plan: ClusterPlan) -> tuple[LineItem, ...]:
     spec = plan.platform_spec(AzureSpec)
     return (
-        Part(row="premium-ssd", count=len(plan.hosts), boot_disk_gib=spec.boot_disk_gib),
-        Part(row="public-address", count=_addresses(plan)),
-        Part(row="nat-gateway", count=1),
+        LineItem(row="premium-ssd", count=len(plan.hosts), boot_disk_gib=spec.boot_disk_gib),
+        LineItem(row="public-address", count=_addresses(plan)),
+        LineItem(row="nat-gateway", count=1),
     )
 
 
@@ -79,7 +79,7 @@ FACTS = PlatformFacts(
     user_data_limit=65535,
     checks=(*checks_in(rules), *access_rules("azure"), *image_rules("azure")),
     quotas=_quotas,
-    parts=_parts,
+    line_items=_line_items,
     tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(AzureSpec).bastion_port, "cluster.platform.bastion_port"),
     power_channel={"platform": "azure"},
     # The Premium SSD limit (Microsoft, "Azure managed disk types").

@@ -10,7 +10,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms.gcp import rules
 from components.platforms.gcp.layout import networks_needed
 from components.platforms.gcp.spec import PORTS_PER_VM, GcpSpec, family_of
-from components.platforms.registry import Baking, Part, PlatformFacts, Tunnel
+from components.platforms.registry import Baking, LineItem, PlatformFacts, Tunnel
 from components.platforms.shared_rules import access_rules, image_rules
 
 SERVICES = {
@@ -70,7 +70,7 @@ def _boot_disks(plan: ClusterPlan) -> Counter[str]:
     return Counter(chosen or family_of(host.machine.name).boot_disks[0] for host in plan.hosts)
 
 
-def _parts(plan: ClusterPlan) -> tuple[Part, ...]:
+def _line_items(plan: ClusterPlan) -> tuple[LineItem, ...]:
     spec, public = plan.platform_spec(GcpSpec), plan.access.via == "public"
     # Cloud NAT does not serve machines with their own public address.
     behind_nat = len(plan.hosts) - public
@@ -81,8 +81,8 @@ def _parts(plan: ClusterPlan) -> tuple[Part, ...]:
         "tier-1-networking": sum(spec.uses_tier_1(host.machine) for host in plan.hosts),
     }
     return (
-        *(Part(row=kind, count=n, boot_disk_gib=spec.boot_disk_gib) for kind, n in _boot_disks(plan).items()),
-        *(Part(row=row, count=count) for row, count in others.items() if count),
+        *(LineItem(row=kind, count=n, boot_disk_gib=spec.boot_disk_gib) for kind, n in _boot_disks(plan).items()),
+        *(LineItem(row=row, count=count) for row, count in others.items() if count),
     )
 
 
@@ -125,7 +125,7 @@ FACTS = PlatformFacts(
     user_data_limit=256 * 1024,
     checks=(*checks_in(rules), *access_rules("gcp"), *image_rules("gcp")),
     quotas=stack_quotas,
-    parts=_parts,
+    line_items=_line_items,
     tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(GcpSpec).iap_port, "cluster.platform.iap_port"),
     power_channel={"platform": "gcp"},
     # The Persistent Disk limit (Google, "About Persistent Disk").
