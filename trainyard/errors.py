@@ -89,6 +89,10 @@ class RemoteError(ClusterError):
     """A command on the cluster failed, or a host cannot be reached."""
 
 
+class UnreachableError(RemoteError):
+    """The head does not answer, for example because its machine is off."""
+
+
 class SyncError(ClusterError):
     """A directory that cannot be sent to the cluster."""
 

@@ -42,6 +42,10 @@ HEAD = "head"
 CLOSED = "repair/closed"
 """The file below /var/lib/trainyard on the head with the Slurm partitions that trainyard-repair has set down, as a JSON
 object: partition -> [reason, the state that the partition had before]."""
+SLEEP_REQUEST = "repair/sleep"
+"""The file below /var/lib/trainyard on the head in which `yard sleep` requests that the cluster stops. A JSON object:
+`at` is the time in seconds since 1970 after which the cluster may stop. If it cannot stop, `refused` states the reason
+instead."""
 SLEEPING = "the cluster is stopping"
 """The notice, and the reason for closed partitions, before the cluster stops (repair/sleep.py)."""
 NOTICES = "repair/notices"

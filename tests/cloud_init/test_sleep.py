@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from repair import sleep
 from repair.power import OFF, ON, Elastic, RefusedError
 from repair.service import GATE, Group, Service, Site
 from repair.sleep import SleepSettings, connections
 
-from trainyard.faults import ON_TIMES
+from trainyard.faults import ON_TIMES, SLEEP_REQUEST
 
 NAMES = ("a-0", "a-1")
 IDLE_SECONDS = 600.0
@@ -40,7 +39,7 @@ class World:
     service: Service = field(init=False)
 
     def __post_init__(self) -> None:
-        (self.folder / sleep.REQUEST).parent.mkdir()
+        (self.folder / SLEEP_REQUEST).parent.mkdir()
         self.restart()
 
     def restart(self) -> None:
@@ -71,11 +70,11 @@ class World:
         return self.jobs
 
     def request(self, at: float | None = None) -> None:
-        (self.folder / sleep.REQUEST).write_text(json.dumps({"at": self.now if at is None else at}))
+        (self.folder / SLEEP_REQUEST).write_text(json.dumps({"at": self.now if at is None else at}))
 
     @property
     def refused(self) -> str:
-        path = self.folder / sleep.REQUEST
+        path = self.folder / SLEEP_REQUEST
         return str(json.loads(path.read_text()).get("refused", "")) if path.exists() else ""
 
     @property

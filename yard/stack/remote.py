@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainyard.certificate import expiry
-from trainyard.errors import RemoteError
+from trainyard.errors import RemoteError, UnreachableError
 from trainyard.faults import NOTICES
 from yard.stack.load import ADMIN_CERTIFICATE, ADMIN_SUFFIX, TUNNEL_LOG, Stack, load_stack
 
@@ -28,6 +28,8 @@ _NEVER_STARTED = (
     "banner exchange",
 )
 """If ssh prints one of these messages, it has not run the command, so a second attempt is safe."""
+_REFUSED = ("Permission denied", "Host key verification failed")
+"""If ssh prints one of these messages, a machine has answered."""
 
 
 class Remote:
@@ -109,21 +111,22 @@ class Remote:
             raise RemoteError(message)
         if self.stack.login and "Permission denied" in message and (expired := expiry(_own_certificates())):
             raise RemoteError(f"{message}; {expired}. Fix: let your certificate authority sign your key again")
-        if head.wake is not None:
-            raise RemoteError(f"{head.name} cannot be reached: {message}. Fix: if the cluster sleeps, run `yard wake`")
         # `pulumi up` cannot start a deallocated machine, because azure-native has no property for the power state.
         start = (
-            "ask an operator of the cluster to check the head"
+            "if the cluster sleeps, run `yard wake`"
+            if head.wake is not None
+            else "ask an operator of the cluster to check the head"
             if self.stack.outputs
             else "start the head if it has stopped (Azure: `az vm start`; local: `make demo`; "
             f"elsewhere: `pulumi up -s {self.stack.name} --refresh`)"
         )
         log = self.stack.folder / TUNNEL_LOG
         if head.tunnel and log.is_file() and (reason := log.read_text().strip()):
-            raise RemoteError(
+            raise UnreachableError(
                 f"cannot reach {head.name}: no tunnel: {reason}. Fix: log in if necessary; otherwise {start}"
             )
-        raise RemoteError(f"cannot reach {head.name} ({head.address} port {head.port}): {message}; {start}")
+        kind = RemoteError if any(text in message for text in _REFUSED) else UnreachableError
+        raise kind(f"cannot reach {head.name} ({head.address} port {head.port}): {message}; {start}")
 
     def run_with_notices(self, command: str, *, stdin: bytes = b"", seconds: float = 60) -> str:
         """Run `command` like `run`, and also read the head's notices."""

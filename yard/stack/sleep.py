@@ -16,14 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainyard import project
-from trainyard.errors import JobError, RemoteError, StackError
-from trainyard.faults import NOTICES, SLEEPING
+from trainyard.errors import JobError, RemoteError, StackError, UnreachableError
+from trainyard.faults import NOTICES, SLEEP_REQUEST, SLEEPING
 from trainyard.outputs import LOCAL_WAKE, Head
 from yard.show import answer, warn
 from yard.stack.remote import Remote
 
-REQUEST = "/var/lib/trainyard/repair/sleep"
-"""The file in which the cluster is requested to stop (repair/sleep.py)."""
 WARNING_SECONDS = 60
 """How long before the cluster stops the people who are logged in are warned."""
 _STOP_SECONDS = 900
@@ -62,7 +60,7 @@ def sleep(remote: Remote, as_json: bool, *, force: bool) -> None:
     try:
         _wait_until_asleep(remote, delay + _STOP_SECONDS)
     except KeyboardInterrupt:
-        remote.run(f"sudo -n rm -f {REQUEST}", admin=True)
+        remote.run(f"sudo -n rm -f {_request_file(remote)}", admin=True)
         warn("the cluster keeps running")
         raise
     seconds = time.monotonic() - begin
@@ -70,22 +68,27 @@ def sleep(remote: Remote, as_json: bool, *, force: bool) -> None:
     answer(text, {"asleep": True, "seconds": round(seconds, 1)}, as_json)
 
 
+def _request_file(remote: Remote) -> str:
+    return shlex.quote(f"{remote.stack.cluster.state_dir}/{SLEEP_REQUEST}")
+
+
 def _request(remote: Remote, delay: float) -> None:
     name = remote.stack.cluster.name
     text = f"{name} stops in {delay:.0f} s, because an admin has run yard sleep. Waiting jobs start after yard wake."
     said = f"sudo -n wall -n {shlex.quote(text)} || true; " if delay else ""
     # The head's clock counts, and the file is complete when it appears.
-    write = f'echo "{{\\"at\\": $(($(date +%s) + {delay:.0f}))}}" >{REQUEST}.new && mv {REQUEST}.new {REQUEST}'
+    file = _request_file(remote)
+    write = f'echo "{{\\"at\\": $(($(date +%s) + {delay:.0f}))}}" >{file}.new && mv {file}.new {file}'
     remote.run(f"{said}sudo -n sh -c {shlex.quote(write)}", admin=True)
 
 
 def _wait_until_asleep(remote: Remote, seconds: float) -> None:
     """Wait until the head is unreachable. Raises StackError if the head refuses the request."""
-    deadline = time.monotonic() + seconds
+    deadline, file = time.monotonic() + seconds, _request_file(remote)
     while time.monotonic() < deadline:
         try:
-            state = remote.run(f"sudo -n cat {REQUEST} 2>/dev/null || true", admin=True)
-        except RemoteError:
+            state = remote.run(f"sudo -n cat {file} 2>/dev/null || true", admin=True)
+        except UnreachableError:
             return
         found = _object(state)
         if "at" not in found:
@@ -94,7 +97,7 @@ def _wait_until_asleep(remote: Remote, seconds: float) -> None:
                 f"cluster {remote.stack.cluster.name} does not stop: {why}. Fix: correct it, and try again"
             )
         time.sleep(_POLL_SECONDS)
-    remote.run(f"sudo -n rm -f {REQUEST}", admin=True)
+    remote.run(f"sudo -n rm -f {file}", admin=True)
     raise StackError(
         f"cluster {remote.stack.cluster.name} has not stopped in {seconds:.0f} s. Fix: read the head's journal: "
         "`sudo journalctl -u trainyard-repair`"
@@ -123,14 +126,14 @@ def wake_if_asleep(remote: Remote) -> float | None:
     """Start the head if it cannot be reached, and return the time in seconds, or None if nothing was started.
 
     A cluster that never sleeps is not started. Raises StackError if the machine cannot be started, and RemoteError if
-    Slurm does not answer in time.
+    the head refuses the login, or if Slurm does not answer in time.
     """
     head = remote.stack.cluster.head
     if head.wake is None:
         return None
     try:
         remote.run("true", seconds=90)
-    except RemoteError:
+    except UnreachableError:
         pass
     else:
         return None

@@ -102,6 +102,15 @@ def test_the_reason_of_the_head_is_shown(head: Head) -> None:
     assert "does not stop: a job is running" in refused("sleep")
 
 
+@pytest.mark.parametrize("command", ["wake", "sleep"])
+def test_a_head_that_refuses_the_login_is_not_asleep(head: Head, stack: FakeStack, command: str) -> None:
+    stack.program("ssh", "echo 'Permission denied (publickey)' >&2; exit 255")
+    text = refused(command)
+    assert "Permission denied" in text
+    assert "starting" not in text
+    assert not (head.root / "az").exists()
+
+
 def test_submit_wakes_the_cluster(head: Head) -> None:
     head.on.unlink()
     assert "Its head is starting" in refused("submit", "hello")

@@ -2,8 +2,7 @@
 
 It holds spares back, sets lost workers down, records when nodes left service, starts and stops the machines of elastic
 groups (power.py), and stops an idle cluster (sleep.py). While the month's cost limit is spent, it sets the partitions
-down (budget.py). The only programs that it runs are
-scontrol and squeue.
+down (budget.py). The only programs that it runs are scontrol and squeue.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from repair.budget import SPENT, Budget, Meter
 from repair.channels import channel
 from repair.partitions import Closed, write_atomically
 from repair.power import BUSY, OFF, Elastic, Power, Reconciler
-from repair.sleep import REQUEST, Sleep, SleepSettings
+from repair.sleep import Sleep, SleepSettings
 from trainyard.faults import (
     CLOSED,
     GONE,
@@ -35,6 +34,7 @@ from trainyard.faults import (
     HISTORY,
     NOTICES,
     ON_TIMES,
+    SLEEP_REQUEST,
     SLEEPING,
     SLURMD,
     Change,
@@ -57,7 +57,6 @@ NO_SLURMD = reason_for(
 KEPT = 50
 """The number of changes that are kept for each node."""
 _SECONDS = 20
-
 _NAME = re.compile(r"^NodeName=(\S+)")
 _SPARES = "spares-"
 """A reservation's name consists of this prefix and the group's name."""
@@ -412,7 +411,7 @@ class Service:
             self.reconciler = Reconciler(elastic, self.power, self.control, self.site.start_seconds)
         self.sleep = None
         if self.site.sleep is not None and self.reconciler is not None:
-            self.sleep = Sleep(self.site.sleep, self.state / REQUEST, self.queue, self.control, self.reconciler)
+            self.sleep = Sleep(self.site.sleep, self.state / SLEEP_REQUEST, self.queue, self.control, self.reconciler)
         self.changes = load_history(self.state / HISTORY)
         self.on_times = OnTimes(self.state / ON_TIMES)
         self.closed = Closed(self.state / CLOSED, self.control)

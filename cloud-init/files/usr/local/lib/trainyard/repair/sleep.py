@@ -17,9 +17,6 @@ from health.slurm import SlurmNode
 from repair.partitions import write_atomically
 from repair.power import BUSY, OFF, ON, PowerError, Reconciler, wish
 
-REQUEST = "repair/sleep"
-"""The file below /var/lib/trainyard in which `yard sleep` requests that the cluster stops. A JSON object: `at` is the
-time in seconds since 1970 after which the cluster may stop. If it cannot stop, `refused` states the reason instead."""
 _STOP_SECONDS = 600.0
 """The time after which the workers must be off, and the time after which the head must be off."""
 _ESTABLISHED = "01"
@@ -53,7 +50,7 @@ class Sleep:
 
     settings: SleepSettings
     path: Path
-    """The file of REQUEST."""
+    """The file of SLEEP_REQUEST."""
     queue: Callable[..., str | None]
     """Runs squeue, and returns None if it failed."""
     control: Callable[..., str | None]
@@ -64,6 +61,7 @@ class Sleep:
     is_closing: bool = False
     """Whether no job may start any more, and all machines of workers stop."""
     closing_since: float = 0.0
+    """The time at which the partitions were closed."""
     stopping_since: float | None = None
     """The time of the order to stop the head, or None if there was none."""
     stopped: set[str] = field(default_factory=set)
