@@ -26,7 +26,7 @@ ABOVE_PLATFORMS = re.compile(r"components\.(stackfile\..*|cluster\..*|keys|host_
 SENT_ALONE = (
     "trainyard.relay",
     "yard.environments.build",
-    *(f"yard.run.{name}" for name in ("dataset", "goodput", "query", "supervisor")),
+    *(f"yard.run.{name}" for name in ("dataset", "flight", "goodput", "query", "supervisor")),
     *(name for name in modules() if name.startswith("yard.run.runner")),
 )
 """Programs that run without the project: on a host with Python 3.10, or for ssh."""

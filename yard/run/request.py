@@ -199,6 +199,14 @@ def prepare_script(path: Path, request: Request, env: Mapping[str, str], cluster
         tree=collect(file, folder, [path.name]) if code else one_file(path),
         after=options.get("after", ()),
         starts=f"Slurm starts {path.name} once, on the first node",
+        record={
+            "arguments": {
+                **{key: str(value) for key, value in options.items()},
+                "script": path.name,
+                "args": shlex.join(request.words),
+                **{f"env {key}": env[key] for key in env},
+            }
+        },
         working_tree=folder,
     )
 

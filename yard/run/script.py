@@ -9,16 +9,19 @@ can read. Each task sources this file, so that Slurm's copies of the script and 
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from trainyard.errors import JobFileError, Problem
 from yard.job.launcher import Source
 from yard.job.loader import WORKLOADS, LoadedJob
 from yard.job.placement import Placement
-from yard.job.spec import INDEX, SHARED_SCRIPT, SSH_PORT, variables
-from yard.run import goodput
+from yard.job.spec import INDEX, SHARED_SCRIPT, SSH_PORT, JobSpec, variables
+from yard.run import flight, goodput
 from yard.run.containers import PASSED_ON, container_lines
 from yard.run.schedulers import scheduler_of
 from yard.show import counted
@@ -26,6 +29,7 @@ from yard.show import counted
 RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
 GOODPUT = "goodput.py"
+FLIGHT = "flight.py"
 CODE = "code"
 """The subfolder of the run folder that contains the uploaded directory."""
 _WARNING = "# Ignore the warning before the time limit, unless the program handles it."
@@ -51,6 +55,7 @@ def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
         scheduler.script: render_script(job, placement),
         SHARED_SCRIPT: shared_script(scheduler.shell),
         **scheduler.files(job, placement),
+        FLIGHT: Path(flight.__file__).read_text(),
         **spec.files,
     }
     if spec.checkpoint_dir is not None:
@@ -61,6 +66,46 @@ def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
         if lines is not None:
             files[name] = lines.rstrip("\n") + "\n"
     return files
+
+
+_DESCRIPTIONS = frozenset({"about", "software", "verified", "unverified", "files", "env", "container", "environment"})
+"""The fields of a job that its record describes in another way, or not at all."""
+
+
+def render_record(job: LoadedJob, placement: Placement) -> dict[str, Any]:
+    """Return what the user has chosen for a job, as text, for its record (record.json).
+
+    The names of secrets are included, but not their values, which are not in the job file.
+    """
+    spec = job.spec
+    plain = {field.name: field.default for field in fields(JobSpec) if field.name not in _DESCRIPTIONS}
+    values = {name: getattr(spec, name) for name in plain}
+    arguments = {name: value for name, value in values.items() if value and value != plain[name]}
+    texts = {**spec.files, **({job.workload.name: job.workload.read_text()} if job.workload is not None else {})}
+    environment = {
+        "environment": job.environment.name if job.environment is not None else "",
+        "lock": job.environment.digest if job.environment is not None else "",
+        "image": spec.container.image if spec.container is not None else "",
+        "runtime": spec.runtime,
+    }
+    return {
+        "name": spec.name,
+        "arguments": {
+            **{name: shlex.join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+               for name, value in arguments.items()},
+            "launcher": spec.launcher,
+            **{f"env {name}": value for name, value in placement.env.items()},
+            **{f"env {name}": value for name, value in spec.env.items()},
+        },
+        "environment": {name: value for name, value in environment.items() if value},
+        "files": {name: hashlib.sha256(text.encode()).hexdigest()[:12] for name, text in sorted(texts.items())},
+        "placement": {
+            "groups": ", ".join(placement.groups), "nodes": str(placement.nodes),
+            "GPUs per node": str(placement.gpus_per_node), "ranks per node": str(placement.tasks_per_node),
+            "scheduler": placement.scheduler,
+        },
+        "usd_per_hour": placement.usd_per_hour,
+    }  # fmt: skip
 
 
 def workload_files(workload: Path) -> list[Path]:

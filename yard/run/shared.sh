@@ -15,6 +15,7 @@ task() {
   local addresses
   IFS=, read -ra addresses <<<"$NODE_IPS"
   export NODE_IP=${addresses[NODE_RANK]}
+  ((LOCAL_RANK)) || record_flight
   # Rank 0 writes to the job's log. Every other rank writes to a separate log.
   ((RANK == 0)) || exec >>"$RUN_DIR/rank-$RANK.log" 2>&1
   case $container_runtime in
@@ -22,6 +23,18 @@ task() {
     docker) enter_docker ;;
     *) begin ;;
   esac
+}
+
+# Records the node's software and hardware, and samples its GPUs until this task ends (flight.py). The program runs in
+# the background without output, so that it cannot delay or end the job. Without RANK, it does not count as a rank.
+record_flight() {
+  if command -v python3 >/dev/null; then
+    (
+      trap '' USR2
+      unset RANK
+      exec python3 -S "$RUN_DIR/flight.py" watch $$
+    ) </dev/null >/dev/null 2>&1 &
+  fi
 }
 
 # Prepares the environment and runs the program, in the job's container if there is one.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import secrets
 import shlex
 import tarfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,12 +34,13 @@ from yard.run.fair_use import held, refusal
 from yard.run.jobs import read_job
 from yard.run.queue import submitted_job
 from yard.run.schedulers import scheduler_of
-from yard.run.script import CODE, SECRETS_FILE, render_files, secrets_script
+from yard.run.script import CODE, SECRETS_FILE, render_files, render_record, secrets_script
 from yard.show import counted, duration, payload, say, say_json, warn
 from yard.stack.remote import Remote
-from yard.tree.files import Tree, add, collect
+from yard.tree.files import Tree, add, collect, digest
 from yard.tree.snapshot import Snapshot, take_snapshot
 
+RECORD = "record.json"
 _SUBMIT_SECONDS = 90
 _SECONDS_PER_MIB = 5
 _MIB = 1024 * 1024
@@ -54,7 +57,7 @@ class Prepared:
     array's jobs that run at the same time, or None if there is no limit. `group` (names separated by commas), `nodes`
     and `seconds` (the time limit of each start) are empty for a Slurm script, which specifies its own size.
     `usd_per_hour` is the list price of the nodes, or None if it is unknown. `cost_limit` describes the effect of
-    `max_usd`, or is empty.
+    `max_usd`, or is empty. `record` contains what `yard report` and `yard diff` need (`render_record`).
     """
 
     name: str
@@ -77,6 +80,7 @@ class Prepared:
     readable_by: str = ""
     environment: Definition | None = None
     packages: Sequence[str] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +124,7 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
         readable_by=spec.readable_by or "",
         environment=environment_on(loaded, placement),
         packages=loaded.packages,
+        record=render_record(loaded, placement),
     )
 
 
@@ -255,6 +260,9 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
     snapshot = take_snapshot(prepared.working_tree)
     if snapshot is not None:
         files |= snapshot.files()
+    code = "" if tree is None else digest(tree)
+    record = {"name": prepared.name, **prepared.record, "code": code, "submitted": round(time.time())}
+    files[RECORD] = json.dumps(record) + "\n"
     after = [f"afterok:{number}" for number in unfinished(remote, prepared.after)]
     after += [] if ended is None else [f"afterany:{ended}"]
     jobs_dir = remote.stack.jobs_path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -110,6 +111,19 @@ def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
                     archive.addfile(entry, content)
         except OSError as error:
             raise SyncError(f"{path} cannot be read ({error.strerror or error}); nothing was submitted") from error
+
+
+def digest(tree: Tree) -> str:
+    """Return a hash of the files' names and contents. Files that cannot be read count as empty."""
+    found = hashlib.sha256()
+    for name in tree.names:
+        path = tree.folder / name
+        try:
+            content = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+        except OSError:
+            content = b""
+        found.update(os.fsencode(name) + b"\0" + hashlib.sha256(content).digest())
+    return found.hexdigest()[:12]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,8 @@ TIMEOUT = timedelta(minutes=5)
 SAVE_TIMEOUT = timedelta(hours=1)
 """The timeout for checkpoints. A checkpoint of the 20b preset has 240 GB, and storage can be slow."""
 _HEARTBEAT_SECONDS = 5.0
+_RANK_SECONDS = 10.0
+"""The least time between two records of each rank's own time, because a record of many ranks is long."""
 _RANK_VARIABLES = (
     ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
 )  # fmt: skip
@@ -258,6 +260,8 @@ class Trainer:
         self.step = 0
         self.stop_requested = False
         self.last_heartbeat = 0.0
+        self.forwards: list[tuple[Any, Any]] = []
+        """The CUDA events around each forward pass since the last record."""
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, self._stop)
 
@@ -358,14 +362,37 @@ class Trainer:
         first = self.rank * self.rows
         tokens = self.data.batch(self.step, self.options.batch, first, first + self.rows).to(self.device)
         waited = time.perf_counter() - begin
+        forward = self._mark()
         mixed = self.cuda and self.options.parallel == "ddp"
         with self.torch.autocast(self.device.type, dtype=self.torch.bfloat16, enabled=mixed):
             loss = self.model(tokens[:, :-1], tokens[:, 1:])
+        self.forwards.append((forward, self._mark()))
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
         return loss.detach().float(), waited
+
+    def _mark(self) -> Any:
+        """Return the current time in seconds or, on a GPU, an event that the GPU reaches after its earlier work."""
+        if not self.cuda:
+            return time.perf_counter()
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def rank_ms(self, waits: float, steps: int) -> list[float]:
+        """Return each rank's own time in a step, in milliseconds: for the batch and the forward pass.
+
+        In this time, a rank with DDP does not wait for other ranks, so a slow rank is visible. With FSDP2, the forward
+        pass contains all-gathers, which hide a part of the difference. All ranks must call this function, after the GPU
+        has finished the steps.
+        """
+        passes = (begin.elapsed_time(end) if self.cuda else (end - begin) * 1e3 for begin, end in self.forwards)
+        own = self.torch.zeros(self.ranks, device=self.device)
+        own[self.rank] = (waits * 1e3 + sum(passes)) / steps
+        self.dist.all_reduce(own)
+        return [round(value, 2) for value in own.tolist()]
 
     def metrics(self, seconds: float) -> dict[str, float | None]:
         """Return the rates of a step that took `seconds`, and the peak memory."""
@@ -380,7 +407,7 @@ class Trainer:
         self.resume()
         durations: list[float] = []
         done, saved_at, since, waits = 0, self.step, time.perf_counter(), 0.0
-        counted, stopping = self.step, False
+        counted, stopping, asked = self.step, False, time.monotonic()
         while self.step < self.options.steps and not stopping:
             loss, waited = self.advance()
             done, waits = done + 1, waits + waited
@@ -389,8 +416,11 @@ class Trainer:
             due = bool(saves) and self.step % saves == 0
             if not (last or due or self.step % self.options.log_every == 0):
                 continue
+            # Rank 0 decides whether the ranks exchange their own times, because their clocks differ.
+            asks = self.rank == 0 and (last or time.monotonic() - asked > _RANK_SECONDS)
+            flags = self.torch.tensor([float(self.stop_requested), float(asks)], device=self.device)
+            shared = self.torch.cat([loss.reshape(1), flags])
             # The loss is read only here, because a read waits for the GPU and for the other ranks.
-            shared = self.torch.stack([loss, self.torch.tensor(float(self.stop_requested), device=self.device)])
             self.dist.all_reduce(shared)
             mean, stopping = float(shared[0]) / self.ranks, bool(shared[1])
             seconds = (time.perf_counter() - since) / (self.step - counted)
@@ -399,7 +429,12 @@ class Trainer:
                 durations.append(seconds)
             data_ms = waits / (self.step - counted) * 1e3
             steps = self.step - counted
-            record = {"step": self.step, "steps": steps, "loss": mean, "data_ms": data_ms, **self.metrics(seconds)}
+            record: dict[str, Any] = {"step": self.step, "steps": steps, "loss": mean, "data_ms": data_ms}
+            record |= self.metrics(seconds)
+            if bool(shared[2]):
+                asked = time.monotonic()
+                record["rank_ms"] = self.rank_ms(waits, steps)
+            self.forwards.clear()
             if saves and (last or due or stopping):
                 record["checkpoint_s"] = self.save()
                 saved_at = self.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from tests.integration.project import alive
 from tests.yard.conftest import MakeProgram, job_of, wait_until
 from trainyard.outputs import Cluster, Prices
 from yard.job.placement import limited, place
+from yard.run.runner.agent import marked
 from yard.run.script import render_files
 
 pytestmark = pytest.mark.engine
@@ -126,6 +128,24 @@ def test_successful_job_is_not_requeued(make: MakeJob) -> None:
     assert (job.folder / "hostfile").read_text() == "yard-gpu-0 slots=1\nyard-gpu-1 slots=1\n"
     assert (job.folder / "finished").exists()
     assert job.asked("requeue") == []
+
+
+def test_each_node_is_recorded_next_to_its_task(make: MakeJob) -> None:
+    job = make("run: sleep 1; echo done\n")
+    assert job.run() == 0
+    # Both nodes of this test are this computer, so they write the same file.
+    (file,) = (job.folder / "flight").iterdir()
+    facts = json.loads(file.read_text().splitlines()[0])
+    assert (facts["start"], facts["tasks"], facts["software"]["kernel"]) == (0, 1, os.uname().release)
+    wait_until(lambda: not list(marked([f"RUN_DIR={job.folder}"])))
+
+
+def test_a_record_that_cannot_be_written_does_not_affect_the_job(make: MakeJob) -> None:
+    job = make("run: sleep 0.5; echo done\n")
+    (job.folder / "flight").touch()
+    assert job.run() == 0
+    assert "done\n" in job.log
+    assert "flight" not in job.log
 
 
 def test_the_id_of_an_elastic_rendezvous_is_secret(make: MakeJob, program: MakeProgram) -> None:
