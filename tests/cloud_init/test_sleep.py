@@ -21,6 +21,7 @@ from trainyard.faults import ON_TIMES, SLEEP_REQUEST
 NAMES = ("a-0", "a-1")
 IDLE_SECONDS = 600.0
 STEP = 10.0
+BOOT_SECONDS = 20.0
 
 
 @dataclass
@@ -35,6 +36,8 @@ class World:
     connections: int = 0
     is_refusing: bool = False
     stops: list[str] = field(default_factory=list)
+    registers: dict[str, float] = field(default_factory=dict)
+    """Mapping from each node that is starting to the time at which its slurmd registers."""
     now: float = 1000.0
     service: Service = field(init=False)
 
@@ -63,6 +66,8 @@ class World:
             self.states[values["nodename"]] = f"DOWN+DRAIN Reason={values['reason']}"
         elif values["state"] == "power_down":
             self.states[values["nodename"]] = "IDLE+POWERING_DOWN"
+        elif values["state"] == "power_up":
+            self.states[values["nodename"]] = "IDLE+POWERING_UP"
         return ""
 
     def queue(self, *arguments: str) -> str:
@@ -83,9 +88,12 @@ class World:
         rows = (line.split() for line in (self.folder / ON_TIMES).read_text().splitlines())
         return [state for _, name, state in rows if name == "head"][-1]
 
-    def run(self, seconds: float) -> None:
-        for _ in range(int(seconds / STEP)):
-            self.now += STEP
+    def run(self, seconds: float, step: float = STEP) -> None:
+        for _ in range(int(seconds / step)):
+            self.now += step
+            for name in [name for name, when in self.registers.items() if self.now >= when]:
+                del self.registers[name]
+                self.states[name] = "IDLE"
             self.service.run_once(self.now, self.now)
 
 
@@ -99,7 +107,8 @@ class Calls:
         return {name: self.world.machines[name] for name in names}
 
     def start(self, name: str) -> None:
-        raise AssertionError(name)
+        self.world.machines[name] = ON
+        self.world.registers[name] = self.world.now + BOOT_SECONDS
 
     def stop(self, name: str) -> None:
         if name == "head" and self.world.is_refusing:
@@ -221,6 +230,28 @@ def test_the_machine_of_a_lost_node_stops(world: World) -> None:
     world.request()
     world.run(200.0)
     assert set(world.machines.values()) == {OFF}
+
+
+def test_a_machine_that_has_just_been_started_keeps_the_head_on(world: World) -> None:
+    """The group's minimum starts a machine in the moment of the request."""
+    world.states["a-1"], world.machines["a-1"] = "IDLE+POWERED_DOWN", OFF
+    world.run(6.0, step=6.0)
+    assert world.states["a-0"] == "IDLE+POWERING_UP"
+    world.request()
+    world.run(6.0, step=6.0)
+    world.run(3.0, step=3.0)  # the machine has not been looked up since its start
+    assert (world.machines["a-0"], world.machines["head"]) == (ON, ON)
+    world.run(BOOT_SECONDS + 60.0, step=3.0)
+    assert world.machines == {"a-0": OFF, "a-1": OFF, "head": OFF}
+
+
+def test_a_machine_that_a_person_starts_keeps_the_head_on(world: World) -> None:
+    world.request()
+    world.run(2 * STEP)
+    world.machines["a-0"] = ON  # the service looks at this machine once a minute
+    world.run(3 * STEP)
+    assert world.machines["a-1"] == OFF
+    assert world.machines["head"] == ON
 
 
 def test_a_machine_that_does_not_stop_keeps_the_cluster_awake(world: World) -> None:

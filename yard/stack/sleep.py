@@ -52,7 +52,7 @@ def sleep(remote: Remote, as_json: bool, *, force: bool) -> None:
     if people and not force:
         problems.append(f"these users are logged in: {', '.join(people)}. Fix: `yard sleep --force` warns them first")
     if problems:
-        raise JobError(f"cluster {remote.stack.cluster.name} does not stop. {'; '.join(problems)}")
+        raise JobError(f"cluster {remote.stack.cluster.name} does not stop: {'; '.join(problems)}")
     delay = WARNING_SECONDS if people else 0
     _request(remote, delay)
     if delay:
@@ -131,27 +131,34 @@ def wake_if_asleep(remote: Remote) -> float | None:
     head = remote.stack.cluster.head
     if head.wake is None:
         return None
+    # trainyard-repair writes this notice before the cluster stops. After the next start, it opens the partitions again,
+    # and withdraws the notice.
+    notices = shlex.quote(f"{remote.stack.cluster.state_dir}/{NOTICES}")
+    is_closed = f"grep -sx {shlex.quote(SLEEPING)} {notices} || true"
     try:
-        remote.run("true", seconds=90)
+        if not remote.run(is_closed, seconds=90):
+            return None
+        warn(f"cluster {remote.stack.cluster.name} stops or starts")
     except UnreachableError:
-        pass
-    else:
-        return None
-    warn(f"cluster {remote.stack.cluster.name} sleeps. Its head is starting")
+        warn(f"cluster {remote.stack.cluster.name} sleeps. Its head is starting")
+        _start(head.wake, head)
     begin = time.monotonic()
     while True:
-        # A machine that was still stopping must be started again.
-        _start(head.wake, head)
         try:
-            # trainyard-repair opens the partitions that it closed before the cluster stopped, and withdraws its notice.
-            notices = shlex.quote(f"{remote.stack.cluster.state_dir}/{NOTICES}")
-            remote.run(f"scontrol ping >/dev/null && ! grep -qsx {shlex.quote(SLEEPING)} {notices}", seconds=90)
-        except RemoteError:
-            if time.monotonic() - begin > _WAKE_SECONDS:
-                raise
-            time.sleep(_POLL_SECONDS)
-            continue
-        return time.monotonic() - begin
+            if not remote.run(f"scontrol ping >/dev/null && {{ {is_closed}; }}", seconds=90):
+                return time.monotonic() - begin
+            problem = RemoteError(
+                f"the partitions are closed. Fix: read the journal of trainyard-repair on {head.name}"
+            )
+        except UnreachableError as error:
+            # The machine was still stopping, or has stopped meanwhile.
+            problem = error
+            _start(head.wake, head)
+        except RemoteError as error:
+            problem = error
+        if time.monotonic() - begin > _WAKE_SECONDS:
+            raise problem
+        time.sleep(_POLL_SECONDS)
 
 
 def _start(words: Sequence[str], head: Head) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.yard.conftest import FakeStack, printed, refused
+from trainyard.faults import SLEEPING
 from trainyard.outputs import LOCAL_WAKE, Cluster
 from yard.stack import sleep as sleeping
 
@@ -109,6 +110,21 @@ def test_a_head_that_refuses_the_login_is_not_asleep(head: Head, stack: FakeStac
     assert "Permission denied" in text
     assert "starting" not in text
     assert not (head.root / "az").exists()
+
+
+def test_a_cluster_that_stops_is_started_again(head: Head, stack: FakeStack) -> None:
+    """The head still answers while its workers stop, and then stops too."""
+    stack.program(
+        "ssh",
+        f'cd "{head.root}"; case ${{*: -1}} in *grep*) ;; *) exit 0 ;; esac; echo >>asked\n'
+        "case $(wc -l <asked) in\n"
+        f"1 | 2 | 5) echo '{SLEEPING}' ;;\n"
+        "3 | 4) echo 'Connection refused' >&2; exit 255 ;;\n"
+        "esac",
+    )
+    assert json.loads(printed("wake", "--json"))["started"] is True
+    assert (head.root / "az").exists()
+    assert (head.root / "asked").read_text().count("\n") == 6
 
 
 def test_submit_wakes_the_cluster(head: Head) -> None:

@@ -200,9 +200,15 @@ class Reconciler:
         ]
 
     @property
-    def all_off(self) -> bool:
-        """Whether no machine runs. Machines that do not exist count as off."""
-        return self.looked_up is not None and all(self.known.get(name, OFF) == OFF for name in self.names)
+    def not_off(self) -> frozenset[str]:
+        """The nodes whose machines are on, changing, or ordered to start. Machines that do not exist count as off.
+
+        A machine that was ordered to start is looked up only some seconds later.
+        """
+        if self.looked_up is None:
+            return self.names
+        starting = {name for name, (order, _) in self.ordered.items() if order == ON}
+        return frozenset(name for name in self.names if self.known.get(name, OFF) != OFF or name in starting)
 
     def _power_down_idle(self, nodes: Mapping[str, SlurmNode], idle: Mapping[str, float]) -> None:
         for group in self._settings:

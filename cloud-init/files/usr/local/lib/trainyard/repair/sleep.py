@@ -137,12 +137,16 @@ class Sleep:
                 continue
             self.stopped.add(name)
             self.reconciler.power.stop(name)
-        if self.reconciler.all_off:
+        rest = self.reconciler.not_off
+        if not rest:
+            # A person could have started a machine since the last look-up.
+            found = self.reconciler.power.states(sorted(self.reconciler.names))
+            rest = frozenset(name for name, state in found.items() if state != OFF)
+        if not rest:
             self.stopping_since = now
             self.reconciler.power.stop(self.settings.head)
         elif now - self.closing_since > _STOP_SECONDS:
-            rest = sorted(name for name in nodes if self.reconciler.known.get(name) != OFF)
-            self._refuse(f"these machines do not stop: {', '.join(rest)}")
+            self._refuse(f"these machines do not stop: {', '.join(sorted(rest))}")
 
     def _refuse(self, why: str) -> None:
         """Record why the cluster does not stop, and wait again until it is idle."""
