@@ -22,7 +22,13 @@ _SHARED = (
     NodeFile("reasons.sh", f"readonly drain_reason={UPDATE}\n"),
     *(
         NodeFile(name, installed(name).read_text())
-        for name in ("trainyard/faults.py", "trainyard/locks.py", "trainyard/on_times.py", "trainyard/printable.py")
+        for name in (
+            "trainyard/faults.py",
+            "trainyard/idle_gpus.py",
+            "trainyard/locks.py",
+            "trainyard/on_times.py",
+            "trainyard/printable.py",
+        )
     ),
 )
 """Definitions that the nodes share with yard. On nodes, the Python modules are also in the package `trainyard`."""

@@ -60,7 +60,7 @@ def birth_env(plan: ClusterPlan, host: HostPlan) -> str:
 
 def kind_env(plan: ClusterPlan, host: HostPlan) -> str:
     """Return kind.env with the scheduler, the container runtime, and facts about the machine type and the image."""
-    machine = host.machine
+    machine, idle = host.machine, plan.limits.idle_gpu
     return _env(
         {
             "TRAINYARD_SCHEDULER": plan.scheduler,
@@ -77,6 +77,7 @@ def kind_env(plan: ClusterPlan, host: HostPlan) -> str:
             "TRAINYARD_RDMA_DEVICES": ",".join(machine.rdma_devices),
             "TRAINYARD_OS": plan.image.os,
             **({"TRAINYARD_PIP_INDEX": plan.mirrors["pypi"]} if "pypi" in plan.mirrors else {}),
+            **({"TRAINYARD_IDLE_GPU_SECONDS": str(60 * idle.minutes)} if idle and machine.gpus else {}),
         }
     )
 
@@ -178,8 +179,10 @@ def render_repair(
     if plan.idle_minutes is not None:
         power["power"]["sleep"] = {"head": plan.head.name, "idle_seconds": 60 * plan.idle_minutes}
     seconds = _SILENT_CLOUD_SECONDS if isinstance(plan.platform, CloudSpec) else _SILENT_SECONDS
-    limit = {} if budget is None else {"budget": budget}
-    return json.dumps({"silent_seconds": seconds, **power, **limit, "groups": groups}, indent=1) + "\n"
+    limits: dict[str, Any] = {} if budget is None else {"budget": budget}
+    if (idle := plan.limits.idle_gpu) is not None:
+        limits["idle_gpu"] = {"minutes": idle.minutes, "action": idle.action}
+    return json.dumps({"silent_seconds": seconds, **power, **limits, "groups": groups}, indent=1) + "\n"
 
 
 def _repair_group(plan: ClusterPlan, name: str) -> dict[str, Any]:

@@ -211,6 +211,18 @@ class SharedStorageSpec(Model):
 _Limited = dict[PlainName, Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])]]
 
 
+class IdleGpuSpec(Model):
+    """What happens to jobs, sessions and notebooks that do not use their GPUs. Requires Slurm and NVIDIA's driver."""
+
+    minutes: Annotated[
+        int, Field(ge=10, le=10_080, strict=True, description="must be a whole number of minutes", examples=[30])
+    ]
+    """How long all GPUs of a job on all its nodes may have a utilization of 0 %."""
+    action: Annotated[Literal["warn", "end", "requeue"], Field(examples=["end"])] = "warn"
+    """What the head does after this time. Each action is preceded by a warning in the job's output after half of the
+    time. `requeue` ends jobs that Slurm cannot requeue, such as sessions."""
+
+
 class LimitsSpec(Model):
     """Limits for the cluster, and for the people and Slurm accounts that use it."""
 
@@ -224,6 +236,8 @@ class LimitsSpec(Model):
     when_spent: Annotated[Literal["finish", "requeue"], Field(examples=["finish"])] = "finish"
     """What happens to running jobs when `max_usd_per_month` is spent: they continue (`finish`), or those in elastic
     groups are requeued after a notice of five minutes (`requeue`)."""
+    idle_gpu: Annotated[IdleGpuSpec | None, Field(examples=[{"minutes": 30, "action": "end"}])] = None
+    """If given, jobs that do not use their GPUs are warned, and can be ended or requeued."""
     each_person: Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])] = FairUseSpec()
     """The limits of each person. Keys in `people` replace them."""
     people: _Limited = Field(default_factory=dict, examples=[{"ann": {"gpus": 8}}])
@@ -358,6 +372,9 @@ class ClusterSpec(Model):
         if self.limits.max_usd_per_month is not None:
             rule = "Slurm starts no jobs when the limit is spent, and this cluster has no scheduler"
             raise RuleError(rule, fix, at="limits.max_usd_per_month")
+        if self.limits.idle_gpu is not None:
+            rule = "the head knows from Slurm which jobs hold GPUs, and this cluster has no scheduler"
+            raise RuleError(rule, fix, at="limits.idle_gpu")
         for name in (name for name, group in self.nodes.items() if group.spares):
             rule = "Slurm holds the spares back, and this cluster has no scheduler"
             raise RuleError(rule, fix, at=f"nodes.{name}.spares")

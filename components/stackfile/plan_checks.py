@@ -127,6 +127,17 @@ def month_limit_has_prices(planned: Planned) -> Iterator[Broken]:
         yield Broken(path="cluster.limits.max_usd_per_month", rule=rule)
 
 
+@check("idle-gpu-has-gpus", Level.ERROR, "remove it, or use a machine type with NVIDIA GPUs")
+def idle_gpu_has_gpus(planned: Planned) -> Iterator[Broken]:
+    """A stack that limits idle GPUs has a node group with GPUs that nvidia-smi can measure."""
+    if planned.plan.limits.idle_gpu is None:
+        return
+    if not any(host.machine.gpus and host.machine.gpu_type != "fake" for host in planned.plan.workers):
+        has_fakes = any(host.machine.gpus for host in planned.plan.workers)
+        rule = "no node group has GPUs" + ("; nvidia-smi cannot measure fake GPUs" if has_fakes else "")
+        yield Broken(path="cluster.limits.idle_gpu", rule=rule)
+
+
 def _limits_with_prices(plan: ClusterPlan) -> list[str]:
     """Return the paths of the limits that are compared with list prices."""
     limits = {

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainyard import idle_gpus
 from trainyard.errors import RemoteError
 from trainyard.faults import POWER, fault, flags, is_in_service, is_own, reason_for
 from yard.job.spec import RUN_DIR, parse_seconds
@@ -22,7 +23,7 @@ LIVE = frozenset(
 )
 NO_RESPONSE = "slurmd does not respond to slurmctld; Slurm has not recorded a reason yet"
 NO_REASON = "Slurm has recorded no reason"
-SACCT_FIELDS = "JobIDRaw,State,ExitCode,NNodes,NodeList,ElapsedRaw,Partition,User,WorkDir,JobName"
+SACCT_FIELDS = "JobIDRaw,State,ExitCode,NNodes,NodeList,ElapsedRaw,Partition,User,AdminComment,WorkDir,JobName"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +111,10 @@ def explain(job: Job) -> str:
     """Explain a job's state."""
     if job.state == "PENDING":
         return waiting(job.reason)
-    if job.state in _STATES:
-        return _STATES[job.state].format(code=job.exit_code, id=job.id)
-    return job.state.lower().replace("_", " ")
+    known = _STATES.get(job.state)
+    text = known.format(code=job.exit_code, id=job.id) if known else job.state.lower().replace("_", " ")
+    idle = idle_gpus.explain_end(job.reason)
+    return f"{text}; {idle}" if idle else text
 
 
 def waiting(reason: str) -> str:
@@ -214,14 +216,15 @@ def _from_scontrol(line: str) -> Job | None:
     found: dict[str, str] = {}
     for match in re.finditer(r"(?:^| )([A-Z][A-Za-z:/]*)=(\S*)", f"{first} UserId={owned}"):
         found.setdefault(match[1], match[2])
+    # Some reasons also name nodes, such as `ReqNodeNotAvail,_UnavailableNodes:w1`.
+    reason, comment = found.get("Reason", "None").partition(",")[0], found.get("AdminComment", "")
     return Job(
         id=int(found["JobId"]),
         name=name,
         user=found.get("UserId", "").partition("(")[0],
         group=found.get("Partition", ""),
         state=found["JobState"],
-        # Some reasons also name nodes, such as `ReqNodeNotAvail,_UnavailableNodes:w1`.
-        reason=found.get("Reason", "None").partition(",")[0],
+        reason=comment if found["JobState"] != "PENDING" and idle_gpus.explain_end(comment) else reason,
         nodes=int(found.get("NumNodes", "0").split("-")[0]),
         node_list="" if found.get("NodeList") == "(null)" else found.get("NodeList", ""),
         elapsed_s=parse_seconds(found.get("RunTime", "")) or 0,
@@ -232,7 +235,7 @@ def _from_scontrol(line: str) -> Job | None:
 
 
 def _from_sacct(line: str) -> Job:
-    job, state, code, nodes, node_list, elapsed, group, user, folder, name = line.split("|", 9)
+    job, state, code, nodes, node_list, elapsed, group, user, comment, folder, name = line.split("|", 10)
     # A cancelled job's state contains a user id: `CANCELLED by 2000`.
     state = state.split()[0]
     if state == "REQUEUED":
@@ -244,7 +247,7 @@ def _from_sacct(line: str) -> Job:
         user=user,
         group=group,
         state=state,
-        reason="None",
+        reason=comment if idle_gpus.explain_end(comment) else "None",
         nodes=int(nodes or 0),
         node_list="" if node_list == "None assigned" else node_list,
         elapsed_s=int(elapsed or 0),

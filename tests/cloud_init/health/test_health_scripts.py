@@ -109,6 +109,23 @@ def test_prolog_fails_without_environment(node: NodeSandbox) -> None:
     assert node.run("sbin/trainyard-prolog").stderr == "this node has a fault: TY:gpu-xid: Xid 79\n"
 
 
+def test_prolog_records_the_gpus_of_a_job_and_epilog_deletes_them(node: NodeSandbox) -> None:
+    job = {**JOB, "SLURM_JOB_ID": "711", "SLURM_JOB_GPUS": "0,3"}
+    # The daemon has not created the folder yet.
+    assert node.run("sbin/trainyard-prolog", **job).returncode == 0
+    folder = node.root / "run/trainyard/health/gpus"
+    folder.mkdir(parents=True)
+    refused = {**job, "SLURM_JOB_UID": "1500"}
+    for environment, code in ((refused, 1), ({**job, "SLURM_JOB_GPUS": ""}, 0), ({**job, "SLURM_JOB_ID": "../x"}, 0)):
+        assert node.run("sbin/trainyard-prolog", **environment).returncode == code
+    assert list(folder.iterdir()) == []
+    assert node.run("sbin/trainyard-prolog", **job).returncode == 0
+    assert (folder / "711").read_text() == "0,3\n"
+    node.write("run/trainyard/health/gpus/712", "1\n")
+    epilog(node, "711", "0", node.moved("sbin/trainyard-epilog"))
+    assert [file.name for file in folder.iterdir()] == ["712"]
+
+
 def as_nobody(*argv: str, job: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv, user=65534, group=65534, extra_groups=[], env={"SLURM_JOB_ID": job, "PATH": "/bin:/usr/bin"}

@@ -106,6 +106,7 @@ def unverified() -> Planned:
     return replace(LOCAL, plan=replace(LOCAL.plan, head=replace(head, machine=machine)))
 
 
+IDLE_GPU = {"idle_gpu": {"minutes": 30}}
 SLURM = {"scheduler": "slurm", "containers": "none"}
 
 CASES: dict[str, tuple[Any, Any, str]] = {
@@ -134,6 +135,11 @@ CASES: dict[str, tuple[Any, Any, str]] = {
         planned("gcp-a2", {**SLURM, "limits": {"max_usd_per_month": 100}}),
         planned("local", {"limits": {"max_usd_per_month": 100}}),
         "cluster.limits.max_usd_per_month",
+    ),
+    "idle-gpu-has-gpus": (
+        planned("gcp-a2", {**SLURM, "limits": IDLE_GPU}),
+        planned("local", {"limits": IDLE_GPU}),
+        "cluster.limits.idle_gpu",
     ),
     "within-budget": (gcp(limit=62.84), gcp(limit=62.83), LIMIT),
     "limit-can-be-kept": (gcp(limit=70), gcp(limit=70, gpu="a4-highgpu-8g"), LIMIT),

@@ -7,10 +7,12 @@ from ipaddress import IPv4Network
 
 import pytest
 from repair.budget import Budget
+from repair.idle_jobs import IdleLimit
 from repair.service import read_site
 
 from components.catalog import prices
-from components.node.parameters import render_repair
+from components.node.parameters import birth_env, kind_env, render_repair
+from components.node.slurm import render_slurm_conf
 from components.plan.plan import ClusterPlan, group_capacity
 from components.platforms import demand
 from components.spec.cluster import MAX_GROUPS
@@ -209,6 +211,18 @@ def test_the_head_gets_the_month_limit_and_the_known_prices() -> None:
     assert demand.month_budget(planned("azure-a100", {}).plan) is None
     gpu = demand.month_budget(planned("azure-a100", {"limits": limits}).plan)
     assert (gpu or {})["usd_per_hour"].keys() == {"head", "services", f"{stack.plan.name}-gpu"}
+
+
+def test_a_changed_limit_of_idle_gpus_changes_only_parameters() -> None:
+    plans = [
+        planned("gcp-a2", {"scheduler": "slurm", "containers": "none", "limits": limits}).plan
+        for limits in ({}, {"idle_gpu": {"minutes": 30}}, {"idle_gpu": {"minutes": 45, "action": "requeue"}})
+    ]
+    sites = [read_site(render_repair(plan) or "") for plan in plans]
+    assert [site.idle_gpu for site in sites] == [None, IdleLimit(30, "warn"), IdleLimit(45, "requeue")]
+    lines = [[line for line in kind_env(plan, plan.workers[0]).splitlines() if "IDLE_GPU" in line] for plan in plans]
+    assert lines == [[], ["TRAINYARD_IDLE_GPU_SECONDS=1800"], ["TRAINYARD_IDLE_GPU_SECONDS=2700"]]
+    assert len({(birth_env(plan, plan.workers[0]), render_slurm_conf(plan)) for plan in plans}) == 1
 
 
 def test_limit_includes_the_storage() -> None:

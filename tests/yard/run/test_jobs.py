@@ -304,9 +304,9 @@ SCONTROL = (
 )
 
 SACCT = """\
-1|COMPLETED|0:0|2|yard-gpu-[0-1]|31|gpu|trainer|/shared/jobs|wrap
-2|FAILED|3:0|2|yard-gpu-[0-1]|5|gpu|trainer|/shared/jobs|a | in its name
-3|CANCELLED by 2000|0:0|2|None assigned|0|gpu|trainer|/shared/jobs|wrap
+1|COMPLETED|0:0|2|yard-gpu-[0-1]|31|gpu|trainer||/shared/jobs|wrap
+2|FAILED|3:0|2|yard-gpu-[0-1]|5|gpu|trainer||/shared/jobs|a | in its name
+3|CANCELLED by 2000|0:0|2|None assigned|0|gpu|trainer||/shared/jobs|wrap
 """
 
 
@@ -355,14 +355,26 @@ def test_reasons_are_explained(state: str, reason: str, words: str) -> None:
     assert (job.node_list, job.nodes) == ("", 2)
 
 
+def test_the_reason_of_a_job_with_unused_gpus_is_shown() -> None:
+    comment = "AdminComment=idle-gpu:requeue:30 Comment=x"
+    (job,) = parse_scontrol(f"{line()} {comment}")
+    assert explain(job) == "running; requeued because its GPUs were not used for 30 minutes (limits.idle_gpu)"
+    (job,) = parse_scontrol(f"{line(state='PENDING', reason='Resources')} {comment}")
+    assert explain(job) == "waiting for free nodes"
+    (job,) = parse_scontrol(f"{line()} AdminComment=of an admin")
+    assert (job.reason, explain(job)) == ("None", "running")
+
+
 def test_sacct_rows_are_parsed() -> None:
     jobs = parse_sacct(SACCT)
     assert [(job.state, job.verdict) for job in jobs] == [("COMPLETED", 0), ("FAILED", 3), ("CANCELLED", 1)]
     assert jobs[1].name == "a | in its name"
     assert jobs[2].node_list == ""
     # This is the last row for a job that was cancelled between two starts.
-    [job] = parse_sacct("8|REQUEUED|0:0|2|yard-gpu-[0-1]|15|gpu|trainer|/shared/jobs/a-1|a\n")
+    [job] = parse_sacct("8|REQUEUED|0:0|2|yard-gpu-[0-1]|15|gpu|trainer||/shared/jobs/a-1|a\n")
     assert (job.ended, explain(job)) == (True, "cancelled")
+    [job] = parse_sacct("9|CANCELLED by 0|0:15|1|n-0|1805|gpu|ann|idle-gpu:end:30|/shared/jobs/a-1|a\n")
+    assert explain(job) == "cancelled; ended because its GPUs were not used for 30 minutes (limits.idle_gpu)"
     # Other lines are ignored.
     text = f"No entry for x\n{line(id=7)}\n{line(id=8)}\n"
     assert [job.id for job in parse_scontrol(text)] == [7, 8]

@@ -15,10 +15,12 @@ from collections.abc import Callable
 
 from health import fabric, gpu, system
 from health.gpu import fatal_xid, load_xids, records
+from health.idle import IdleGpus
 from health.node import FAIL, SEVERITIES, Check, Node, Outcome, checks_for, load_checks, unknown
 from health.slurm import apply, requeue_jobs, warn_jobs
 from health.verdicts import Ledger, load, save, write
 from trainyard.faults import EVENT
+from trainyard.idle_gpus import FOLDER
 
 CACHE = "/run/trainyard/health"
 LEDGER = "/var/lib/trainyard/health.json"
@@ -107,12 +109,15 @@ class Daemon:
         """The last verdict for which jobs were requeued. An earlier daemon has already handled a stored verdict."""
         self.warned = self.ledger.verdicts.get(EVENT)
         """The last event about which the jobs were warned."""
+        self.idle_gpus = IdleGpus(node)
         self.saved = 0.0
         self._woken, self._wake = os.pipe()
 
     def run(self) -> None:
         """Run until the process ends."""
         self.cache.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # The prolog starts no process to create this folder.
+        self.node.path(FOLDER).mkdir(mode=0o755, exist_ok=True)
         with self.lock:
             self.publish()
         log, events = open_kernel_log(self.node), self._open_events()
@@ -120,6 +125,8 @@ class Daemon:
         threading.Thread(target=self._check_for_ever, daemon=True).start()
         while True:
             self.settle()
+            if self.node.has_slurm:
+                self.idle_gpus.report(time.monotonic(), time.time())
             ready, _, _ = select.select(sources, [], [], _LOOK_SECONDS)
             if log is not None and log in ready:
                 self.read_log(log)
@@ -212,7 +219,8 @@ class Daemon:
     def _check_for_ever(self) -> None:
         while True:
             self.run_due(time.monotonic())
-            self.kicked.wait(max(min(self.due.values()) - time.monotonic(), 0.1))
+            self.idle_gpus.sample(time.monotonic())
+            self.kicked.wait(max(min(*self.due.values(), self.idle_gpus.due) - time.monotonic(), 0.1))
             self.kicked.clear()
 
     def _changed(self) -> None:

@@ -134,11 +134,11 @@ def _update(node: Node, *changes: str) -> bool:
     return node.run(["scontrol", "update", f"nodename={node.variable('TRAINYARD_NODE')}", *changes], _SECONDS).code == 0
 
 
-def _running_jobs(node: Node, fields: str) -> list[str] | None:
-    """Return a line with `fields` for each running job on this node, or None if slurmctld does not respond."""
-    options = ("--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}")
-    listed = node.run(["squeue", *options, f"--format={fields}"], _SECONDS)
-    return listed.output.splitlines() if listed.code == 0 else None
+def jobs_on(node: Node, states: str = "running,configuring,suspended") -> list[str] | None:
+    """Return the numbers of the jobs in these states on this node, or None if slurmctld does not respond."""
+    options = ("--noheader", f"--states={states}", f"--nodelist={node.variable('TRAINYARD_NODE')}")
+    listed = node.run(["squeue", *options, "--format=%A"], _SECONDS)
+    return listed.output.split() if listed.code == 0 else None
 
 
 def requeue_jobs(node: Node) -> bool:
@@ -147,7 +147,7 @@ def requeue_jobs(node: Node) -> bool:
     After a fatal fault, a job's other ranks would wait for this node until NCCL's timeout, which can take half an hour.
     Slurm does not requeue a job that was submitted with --no-requeue, so such a job continues.
     """
-    jobs = _running_jobs(node, "%A")
+    jobs = jobs_on(node, "running")
     for job in jobs or ():
         node.run(["scontrol", "requeue", job], _SECONDS)
     return jobs is not None
@@ -159,7 +159,7 @@ def warn_jobs(node: Node) -> bool:
     A job with checkpoints that was submitted with `yard submit` then writes a checkpoint and is requeued. Other jobs
     receive no signal, because SIGUSR2 would end a script that does not handle it.
     """
-    jobs = _running_jobs(node, "%A")
+    jobs = jobs_on(node, "running")
     is_complete = jobs is not None
     for job in jobs or ():
         # A script's path can contain line breaks, so it is read for each job alone.

@@ -2,7 +2,8 @@
 
 It holds spares back, sets lost workers down, records when nodes left service, starts and stops the machines of elastic
 groups (power.py), and stops an idle cluster (sleep.py). While the month's cost limit is spent, it sets the partitions
-down (budget.py). The only programs that it runs are scontrol and squeue.
+down (budget.py). It ends jobs that do not use their GPUs (idle_jobs.py). The only programs that it runs are scontrol,
+squeue and scancel.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from health.slurm import SlurmNode, parse
 
 from repair.budget import SPENT, Budget, Meter
 from repair.channels import channel
+from repair.idle_jobs import IdleJobs, IdleLimit
 from repair.partitions import Closed, write_atomically
 from repair.power import BUSY, OFF, Elastic, Power, Reconciler
 from repair.sleep import Sleep, SleepSettings
@@ -130,6 +132,7 @@ class Site:
     channel: Mapping[str, str] = field(default_factory=dict)
     budget: Budget | None = None
     sleep: SleepSettings | None = None
+    idle_gpu: IdleLimit | None = None
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -148,6 +151,7 @@ def read_site(text: str) -> Site:
         power.get("channel", {}),
         Budget(**found["budget"]) if "budget" in found else None,
         SleepSettings(**power["sleep"]) if "sleep" in power else None,
+        IdleLimit(**found["idle_gpu"]) if "idle_gpu" in found else None,
     )
 
 
@@ -357,6 +361,11 @@ def squeue(*arguments: str) -> str | None:
     return _run("squeue", *arguments)
 
 
+def scancel(*arguments: str) -> str | None:
+    """Run scancel as `_run` does."""
+    return _run("scancel", *arguments)
+
+
 def _run(program: str, *arguments: str) -> str | None:
     """Run a program of Slurm. Return its output, or None if it timed out or failed. The journal contains its error.
 
@@ -383,6 +392,7 @@ class Service:
     state: Path = STATE
     control: Callable[..., str | None] = scontrol
     queue: Callable[..., str | None] = squeue
+    cancel: Callable[..., str | None] = scancel
     answering: Callable[[Mapping[str, str]], set[str]] = answering
     power: Power | None = None
     """Starts and stops machines, or None if no group is elastic."""
@@ -394,6 +404,7 @@ class Service:
     on_times: OnTimes = field(init=False)
     closed: Closed = field(init=False)
     meter: Meter | None = field(init=False)
+    idle_jobs: IdleJobs | None = field(init=False)
     notices: str = field(init=False)
     """The content of NOTICES."""
     listed: float | None = None
@@ -417,6 +428,8 @@ class Service:
         self.closed = Closed(self.state / CLOSED, self.control)
         budget, shown = self.site.budget, self.state / NOTICES
         self.meter = Meter(budget, self.state / ON_TIMES, self.control, self.queue) if budget is not None else None
+        limit = self.site.idle_gpu
+        self.idle_jobs = IdleJobs(limit, self.control, self.queue, self.cancel) if limit is not None else None
         self.notices = shown.read_text() if shown.exists() else ""
 
     def run_once(self, now: float, wall: float) -> None:
@@ -431,6 +444,8 @@ class Service:
         shown = self.control("-o", "show", "node")
         if shown is None:
             return
+        if self.idle_jobs is not None:
+            self.idle_jobs.run_once(shown, now, wall)
         nodes = {node.name: node for node in parse_nodes(shown) if node.name in self.site.addresses}
         self.off = frozenset(name for name, node in nodes.items() if node.is_off)
         if len(nodes) == len(self.site.addresses) and all(node.is_usable for node in nodes.values()):
@@ -463,6 +478,8 @@ class Service:
         if self.sleep is not None and self.sleep.is_closing:
             notices.append(SLEEPING)
             wanted |= dict.fromkeys((group.name for group in self.site.groups), SLEEPING)
+        if self.idle_jobs is not None:
+            notices += filter(None, [self.idle_jobs.notice])
         self.closed.keep(wanted)
         if self.reconciler is not None:
             self.reconciler.closed = frozenset(
