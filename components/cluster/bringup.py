@@ -59,9 +59,8 @@ NO_GATE = "the gate on the head has not passed"
 
 
 def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Mapping[str, str], bundle: Bundle) -> str:
-    channel = platform_facts(plan.provider).power_channel
-    known = channel if isinstance(channel, Mapping) else None
-    repair = render_repair(plan, known, month_budget(plan))
+    channel = platform_facts(plan.provider).power_channel(plan)
+    repair = render_repair(plan, channel, month_budget(plan))
     return pack(handover_files(plan, host_keys, Secrets(**secrets), bundle, repair))
 
 

@@ -73,8 +73,9 @@ class PlatformFacts:
     """Returns the boot disks, public addresses and NAT of a stack, and other resources that are billed by the hour."""
     tunnel: Callable[[ClusterPlan], Tunnel] | None = None
     """Returns the tunnel for `access.via: bastion`."""
-    power_channel: Mapping[str, str] | str = "the head cannot start and stop machines there"
-    """How the head starts and stops the machines of elastic groups (repair/channels.py), or why it cannot."""
+    power_channel: Callable[[ClusterPlan], Mapping[str, str] | None] = lambda _: None
+    """Returns how the head starts and stops the machines of elastic groups (repair/channels.py), or None if it
+    cannot."""
     largest_disk_gib: int | None = None
     """Maximum size of the head's shared disk in GiB, or None if the platform's own checks limit it."""
     billed: Mapping[str, str] = field(default_factory=dict)

@@ -54,16 +54,18 @@ def disk_size(planned: Planned) -> Iterator[Broken]:
         )
 
 
-@check("elastic-platform", Level.ERROR, "remove it")
+@check(
+    "elastic-platform", Level.ERROR, "remove it", "add the program of your site as platform.power_command, or remove it"
+)
 def elastic_platform(planned: Planned) -> Iterator[Broken]:
     """Elastic groups are on a platform where the head can start and stop machines."""
-    channel = platform_facts(planned.plan.provider).power_channel
-    if not isinstance(channel, str):
+    plan = planned.plan
+    if platform_facts(plan.provider).power_channel(plan) is not None:
         return
-    for name, group in planned.plan.groups.items():
+    for name, group in plan.groups.items():
         if group.elastic is not None:
-            rule = f"not possible on the platform {planned.plan.provider}, because {channel}"
-            yield Broken(path=f"cluster.nodes.{name}.elastic", rule=rule)
+            rule = f"the head has no program or permission to start and stop machines of the platform {plan.provider}"
+            yield Broken(path=f"cluster.nodes.{name}.elastic", rule=rule, fix=int(plan.uses_existing_hosts))
 
 
 @check("elastic-capacity", Level.INFO, "set elastic.min to the number of nodes that must always be available")

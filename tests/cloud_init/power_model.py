@@ -6,12 +6,15 @@ real slurmctld.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from health.slurm import SlurmNode, may_return
-from repair.power import CHANGING, OFF, ON, Elastic, PowerError, RefusedError
+from repair.channels import Hosts
+from repair.command import answer
+from repair.power import CHANGING, OFF, ON, Elastic, Power, PowerError, RefusedError
 from repair.service import Group, Service, Site
 
 from trainyard.faults import HISTORY
@@ -106,6 +109,32 @@ class Calls:
         self.start, self.stop, self.failures = machines.start, machines.stop, machines.failures
 
 
+class Controllers(Hosts):
+    """The channel to existing hosts with the same machines. The site's program asks their management controllers."""
+
+    def __init__(self, machines: Machines) -> None:
+        super().__init__({}, clock=lambda: machines.now)
+        self._machines = machines
+        group = Group("a", 0, ADDRESSES, Elastic(NAMES, 0, IDLE_SECONDS))
+        self._site = Site(15.0, (group,), START_SECONDS, {"command": "/usr/bin/true"})
+
+    def _ask(self, *request: str) -> Mapping[str, object]:
+        answers: list[str] = []
+        answer(request, self._site, self._run, answers.append)
+        found: dict[str, object] = json.loads(answers[0])
+        return found
+
+    def _run(self, call: Sequence[str]) -> str:
+        machines, (verb, name, _) = self._machines, call[-3:]
+        if machines.broken or (verb == "on" and machines.full):
+            raise PowerError("exit code 1")
+        if verb == "status":
+            # A machine that shuts down still has power.
+            return OFF if machines.states[name] == OFF else ON
+        machines.start(name) if verb == "on" else machines.stop(name)
+        return ""
+
+
 @dataclass
 class Node:
     base: str = "IDLE"
@@ -124,6 +153,7 @@ class Cluster:
 
     folder: Path
     minimum: int = 0
+    channel: Callable[[Machines], Power] = Calls
     machines: Machines = field(default_factory=Machines)
     nodes: dict[str, Node] = field(default_factory=lambda: {name: Node() for name in NAMES})
     jobs: list[Job] = field(default_factory=list)
@@ -143,7 +173,7 @@ class Cluster:
         self.unexplained.clear()
         site = Site(15.0, (Group("a", 0, ADDRESSES, Elastic(NAMES, self.minimum, IDLE_SECONDS)),), START_SECONDS)
         self.service = Service(
-            site, state=self.folder, control=self.control, answering=self.answering, power=Calls(self.machines)
+            site, state=self.folder, control=self.control, answering=self.answering, power=self.channel(self.machines)
         )
 
     def answering(self, addresses: Mapping[str, str]) -> set[str]:

@@ -21,6 +21,7 @@ SHARED = UNITS.parents[3] / "confined.conf"
 UNCONFINED = {
     "slurmd": "starts jobs as other users",
     "trainyard-bootstrap": "installs packages and changes the system",
+    "trainyard-power@": "runs the site's program",
     "trainyard-health": "runs the drivers' tools, restarts services and drains the node",
     "trainyard-updates": "installs packages",
 }

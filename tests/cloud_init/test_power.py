@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repair.power import HOLD_SECONDS, OFF, ON, RefusedError
+from repair.power import HOLD_SECONDS, OFF, ON, Power, RefusedError
 
 from tests.cloud_init.power_model import (
     BOOT_SECONDS,
@@ -16,8 +17,11 @@ from tests.cloud_init.power_model import (
     START_SECONDS,
     STOP_SECONDS,
     SUSPEND_SECONDS,
+    Calls,
     Cluster,
+    Controllers,
     Job,
+    Machines,
 )
 from trainyard.faults import ON_TIMES
 
@@ -332,8 +336,17 @@ def _disturb(cluster: Cluster, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_random_faults_lose_no_job_and_waste_no_machine(tmp_path: Path, seed: int) -> None:
+    _survive_faults(tmp_path, seed, Calls)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_random_faults_on_existing_hosts(tmp_path: Path, seed: int) -> None:
+    _survive_faults(tmp_path, seed, Controllers)
+
+
+def _survive_faults(folder: Path, seed: int, channel: Callable[[Machines], Power]) -> None:
     chance = random.Random(seed)  # noqa: S311  (not for security)
-    cluster = Cluster(tmp_path, minimum=chance.randint(0, 1))
+    cluster = Cluster(folder, chance.randint(0, 1), channel)
     machines = cluster.machines
     for _ in range(30):
         _disturb(cluster, chance)

@@ -81,7 +81,7 @@ FACTS = PlatformFacts(
     quotas=_quotas,
     line_items=_line_items,
     tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(AzureSpec).bastion_port, "cluster.platform.bastion_port"),
-    power_channel={"platform": "azure"},
+    power_channel=lambda _: {"platform": "azure"},
     # The Premium SSD limit (Microsoft, "Azure managed disk types").
     largest_disk_gib=32767,
     billed={

@@ -127,7 +127,7 @@ FACTS = PlatformFacts(
     quotas=stack_quotas,
     line_items=_line_items,
     tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(GcpSpec).iap_port, "cluster.platform.iap_port"),
-    power_channel={"platform": "gcp"},
+    power_channel=lambda _: {"platform": "gcp"},
     # The Persistent Disk limit (Google, "About Persistent Disk").
     largest_disk_gib=65536,
     billed={

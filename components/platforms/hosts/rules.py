@@ -206,6 +206,29 @@ def defaults_kept(planned: Planned) -> Iterator[Broken]:
         yield Broken(path="cluster.access.via", rule=rule)
 
 
+@check(
+    "hosts-power",
+    Level.ERROR,
+    "add elastic to a group, or remove it",
+    "remove it. Elastic groups already stop idle workers",
+    "use an image with Slurm 23.11 or later, or remove it",
+)
+def power_command_used(planned: Planned) -> Iterator[Broken]:
+    """power_command has elastic groups with a current Slurm, and the head is never stopped, because it cannot wake."""
+    plan = planned.plan
+    if _spec(planned).power_command and not plan.is_elastic:
+        yield in_platform("power_command", "has no effect, because no group is elastic")
+    if plan.idle_minutes is not None:
+        rule = "would also stop the head, and nothing could start an existing host that is the head"
+        yield Broken(path="cluster.idle", rule=rule, fix=1)
+    for name, group in plan.groups.items():
+        if group.elastic is not None and plan.image.slurm_version < _SAVES_POWER_SINCE:
+            version = "{}.{:02}".format(*plan.image.slurm_version)
+            yield in_group(name, "elastic", f"requires Slurm 23.11, and {_spec(planned).image} has {version}", fix=2)
+
+
+_SAVES_POWER_SINCE = (23, 11)
+"""The first version whose power saving was read (repair/power.py)."""
 _LEAST_PARTS = 2
 _OTHER_FOLDERS = frozenset(
     "bin boot dev etc home job lib lib64 proc root run sbin shared sys tmp usr var".split()  # noqa: SIM905

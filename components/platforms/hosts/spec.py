@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from components.catalog import Machine
 from components.catalog import machines as catalog_machines
@@ -106,6 +107,18 @@ class MachineFacts(Model):
         )
 
 
+_Argument = Annotated[
+    str,
+    Field(
+        pattern=r"^[ -~]{1,200}$",
+        description="must be at most 200 printable ASCII characters",
+        examples=["--site"],
+    ),
+]
+_PROGRAM = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+")
+"""An absolute path without `..`. The head also refuses links (repair/command.py)."""
+
+
 class HostsSpec(ExistingHostsSpec):
     """The `platform:` section of a stack with existing hosts."""
 
@@ -146,6 +159,19 @@ class HostsSpec(ExistingHostsSpec):
     """RDMA devices for collectives, with the same names on all hosts. Default: all InfiniBand ports that are up."""
     keep_files: bool = True
     """Whether `destroy` keeps user files in /shared and in the job user's home on the head."""
+    power_command: Annotated[
+        tuple[_Argument, ...], Field(max_length=16, examples=[["/usr/local/sbin/power-node"]])
+    ] = ()
+    """Path and first arguments of the site's program on the head that turns the hosts of elastic groups on and off. The
+    arguments are not secret."""
+
+    @field_validator("power_command")
+    @classmethod
+    def _names_program(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        if command and _PROGRAM.fullmatch(command[0]) is None:
+            rule = "the first entry must be the absolute path of a program on the head"
+            raise RuleError(rule, "write for example [/usr/local/sbin/power-node]")
+        return command
 
     @model_validator(mode="after")
     def _names_differ(self) -> HostsSpec:

@@ -21,5 +21,5 @@ FACTS = PlatformFacts(
     baking=Baking(base=lambda plan: image_id(), here=_bake),
     user_data_limit=1 << 20,
     checks=(*checks_in(rules), *image_rules("local")),
-    power_channel={"platform": "local", "address": power.ADDRESS, "port": str(power.PORT)},
+    power_channel=lambda _: {"platform": "local", "address": power.ADDRESS, "port": str(power.PORT)},
 )

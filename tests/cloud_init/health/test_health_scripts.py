@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from components.node.parameters import render_repair
+from components.platforms.registry import platform_facts
 from tests.cloud_init.node_sandbox import NodeSandbox
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox, bash
+from tests.components.platforms.recording import planned
 
 pytestmark = pytest.mark.engine
 
@@ -196,7 +199,8 @@ def test_epilog_removes_the_users_files(node: NodeSandbox) -> None:
 
 def watch(root: Path, role: str) -> list[str]:
     (root / "run/trainyard").mkdir(parents=True, exist_ok=True)
-    return Sandbox(root, ("systemctl",), {}).run("80-watch", ROLE=role).commands
+    handover = str(root / "handover")
+    return Sandbox(root, ("systemctl",), {}).run("80-watch", ROLE=role, TEST_HANDOVER=handover).commands
 
 
 def test_daemon_restarts_only_after_a_change(tmp_path: Path) -> None:
@@ -212,6 +216,17 @@ def test_daemon_restarts_only_after_a_change(tmp_path: Path) -> None:
 
 def test_head_with_slurm_has_the_repair_service(tmp_path: Path) -> None:
     assert watch(tmp_path, "head") == ["systemctl restart trainyard-repair.service"]
+
+
+def test_a_head_with_a_power_command_has_its_socket(tmp_path: Path) -> None:
+    stack = {"scheduler": "slurm", "nodes__gpu__elastic": {"min": 0}, "platform__power_command": ["/opt/power"]}
+    plan = planned("baremetal-h100", stack).plan
+    (tmp_path / "handover").mkdir()
+    (tmp_path / "handover/repair.json").write_text(
+        render_repair(plan, platform_facts("hosts").power_channel(plan)) or ""
+    )
+    started = ["systemctl start trainyard-power.socket", "systemctl restart trainyard-repair.service"]
+    assert watch(tmp_path, "head") == started
 
 
 @pytest.mark.parametrize(

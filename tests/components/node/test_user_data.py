@@ -79,6 +79,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory, local_plan: ClusterPlan)
     return root
 
 
+def test_systemd_is_not_asked_about_a_template(tmp_path: Path, local_plan: ClusterPlan) -> None:
+    """`systemctl show` fails for a template, and would not show the units after it."""
+    files = [NodeFile(path, text, text.startswith("#!")) for path, text in written(local_plan, local_plan.head).items()]
+    units = f"{BIRTH}/units/trainyard-"
+    files += [NodeFile(f"{units}{name}.service", "[Service]\n") for name in ("bootstrap@", "zone")]
+    shown = run(files, tmp_path).splitlines()[0]
+    assert shown == "show -p NeedDaemonReload --value trainyard-bootstrap.service trainyard-zone.service"
+
+
 @pytest.mark.parametrize("index", [0, 1])
 def test_user_data_permits_only_the_authoritys_certificates(local_plan: ClusterPlan, index: int) -> None:
     admin, trainer = yaml.safe_load(cloud_config(local_plan, local_plan.hosts[index], KEYS))["users"]

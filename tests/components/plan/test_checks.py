@@ -116,7 +116,11 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "network-free": (draft(cidr="172.18.0.0/16"), draft(cidr="172.17.200.0/24"), "cluster.network.cidr"),
     "head-gpus-idle": (draft(), draft(head="vm-gpu2"), "cluster.head.machine"),
     "disk-size": (with_disk("azure-a100", 32767), with_disk("azure-a100", 32768), SIZE),
-    "elastic-platform": (elastic("gcp-a2", SLURM), elastic("baremetal-h100"), "cluster.nodes.gpu.elastic"),
+    "elastic-platform": (
+        elastic("baremetal-h100", {"platform__power_command": ["/usr/local/sbin/power-node"]}),
+        elastic("baremetal-h100"),
+        "cluster.nodes.gpu.elastic",
+    ),
     "elastic-capacity": (planned("gcp-a2", SLURM), elastic("gcp-a2", SLURM), "cluster.nodes.gpu.elastic"),
     "shared-path": (planned("lambda-a6000", PATH), planned("gcp-a2", PATH), "cluster.storage.shared.path"),
     "ssh-example": (

@@ -51,6 +51,12 @@ C3 = {"head__machine": "c3-standard-44"}
 HOST = "platform__hosts__1__"
 HOST_IP, PROXY, PROXY_KEY = f"{HOST}private_ip", f"{HOST}proxy_jump", f"{HOST}proxy_host_key"
 SAME_ADDRESS = {f"{HOST}address": "203.0.113.10"}
+POWER: Edits = {"platform__power_command": ["/usr/local/sbin/power-node", "--rack", "4"]}
+ELASTIC_HOSTS: Edits = {
+    "scheduler": "slurm",
+    "nodes__gpu__elastic": {"min": 0},
+    "platform__image": "ubuntu-24.04",
+} | POWER
 KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48}"
 
 
@@ -150,6 +156,7 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         "platform.machines.own.gpu_type",
     ),
     "hosts-rdma-devices": (collectives("dgx-h100", 8), collectives("dgx-h100", 7), "platform.rdma_devices"),
+    "hosts-power": ({}, POWER, "platform.power_command"),
     "hosts-defaults": ({}, {"access__via": "private"}, "access.via"),
     "hosts-storage": ({}, shared("filestore"), "storage.shared.kind"),
     "hosts-unconfined": ({}, {"scheduler": "slurm"}, "platform.image"),
@@ -230,6 +237,9 @@ OTHERS: list[tuple[str, Edits, list[str]]] = [
     ("hosts-machine", own_machine(fabric="infiniband"), ["platform.machines.own.rdma"]),
     ("hosts-machine", own_machine(fabric="roce"), ["platform.machines.own.rdma"]),
     ("hosts-machine", own_machine(fabric="roce", rdma=2), []),
+    ("hosts-power", ELASTIC_HOSTS, []),
+    ("hosts-power", ELASTIC_HOSTS | {"idle": {"minutes": 60}}, ["idle"]),
+    ("hosts-power", ELASTIC_HOSTS | {"platform__image": "debian-12"}, ["nodes.gpu.elastic"]),
     ("hosts-rdma-devices", collectives("own", 0, fabric="roce", rdma=2), ["platform.rdma_devices"]),
     ("hosts-rdma-devices", collectives("own", 2, fabric="roce", rdma=2), []),
     ("hosts-rdma-devices", collectives("own", 3, fabric="roce", rdma=2), ["platform.rdma_devices"]),

@@ -1,7 +1,8 @@
 """The ways in which the head starts and stops the machines of its cluster: one class for each platform.
 
 The clouds give the head a token that permits only to read, start and stop the cluster's own machines
-(components/platforms/*/power.py). A machine has the name of its node.
+(components/platforms/*/power.py). On existing hosts, the site's program does so (command.py). A machine has the name of
+its node.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any
 from repair.power import CHANGING, OFF, ON, Power, PowerError, RefusedError
 
 _SECONDS = 10.0
+STATUS_SECONDS = 15.0
+"""The longest time that the site's program can take (command.py)."""
+_UNKNOWN_SECONDS = 60.0
 _MISSING, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 _TEMPORARY = frozenset({408, _CONFLICT, 429})
 _NO_CAPACITY = (
@@ -38,15 +42,18 @@ def channel(settings: Mapping[str, str]) -> Power | None:
     """Return the channel that the hand-over describes, or None if it describes none. Raises KeyError if unknown."""
     if not settings:
         return None
-    kinds: dict[str, type[Azure] | type[Gcp] | type[Local]] = {"azure": Azure, "gcp": Gcp, "local": Local}
+    kinds: dict[str, type[Azure | Gcp | Hosts | Local]] = {"azure": Azure, "gcp": Gcp, "hosts": Hosts, "local": Local}
     return kinds[settings["platform"]](settings)
 
 
 class Local:
     """Machines on one computer. QEMU starts a program there for each connection that the head's machine opens."""
 
+    _error: type[PowerError] = RefusedError
+    """The type of the errors in answers."""
+
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._address = settings["address"], int(settings["port"])
+        self._settings = settings
 
     def states(self, names: Collection[str]) -> Mapping[str, str]:
         return {name: str(state) for name, state in self._ask("states", *names).items()}
@@ -61,18 +68,57 @@ class Local:
         return {}
 
     def _ask(self, *request: str) -> Mapping[str, object]:
+        address = self._settings["address"]
         try:
-            with socket.create_connection(self._address, timeout=_SECONDS) as link:
+            with self._connect(address) as link:
                 link.sendall((" ".join(request) + "\n").encode())
                 with link.makefile() as stream:
                     answer: dict[str, object] = json.loads(stream.readline())
         except (OSError, ValueError) as error:
-            raise PowerError(f"{self._address[0]}: {error}") from error
+            raise PowerError(f"{address}: {error}") from error
         if not isinstance(answer, dict):
-            raise PowerError(f"{self._address[0]}: the answer is not an object")
+            raise PowerError(f"{address}: the answer is not an object")
         if "error" in answer:
-            raise RefusedError(str(answer["error"]))
+            raise self._error(str(answer["error"]))
         return answer
+
+    def _connect(self, address: str) -> socket.socket:
+        return socket.create_connection((address, int(self._settings["port"])), timeout=_SECONDS)
+
+
+class Hosts(Local):
+    """Existing hosts. systemd starts a program for each connection, which runs the site's program (command.py).
+
+    The site's program cannot distinguish a lack of capacity from other errors, so all errors are temporary. A host
+    whose state is unknown counts as missing, and is asked again after a minute, because a management controller that
+    does not answer takes the whole time limit.
+    """
+
+    _error = PowerError
+
+    def __init__(self, settings: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(settings)
+        self._clock = clock
+        self._asked_again: dict[str, float] = {}
+        """Mapping from each host whose state is unknown to the time at which it is asked again."""
+
+    def states(self, names: Collection[str]) -> Mapping[str, str]:
+        now = self._clock()
+        asked = [name for name in names if self._asked_again.get(name, now) <= now]
+        found = super().states(asked) if asked else {}
+        waiting = {name: when for name, when in self._asked_again.items() if name not in asked}
+        self._asked_again = waiting | {name: now + _UNKNOWN_SECONDS for name in asked if name not in found}
+        return found
+
+    def _connect(self, address: str) -> socket.socket:
+        link = socket.socket(socket.AF_UNIX)
+        link.settimeout(STATUS_SECONDS + _SECONDS)
+        try:
+            link.connect(address)
+        except OSError:
+            link.close()
+            raise
+        return link
 
 
 class _Token:
