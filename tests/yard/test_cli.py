@@ -88,7 +88,7 @@ def test_dry_run_prints_the_summary_first_and_the_script_last(stack: FakeStack) 
     assert "# --- run.sh, in the same folder\necho " in out
     assert "# --- yard.sh, in the same folder\n(" in out
     out = printed("submit", "hello", "--dry-run", "--json", "--", "more", "--json")
-    assert sorted(json.loads(out)["files"]) == ["flight.py", "job.sbatch", "run.sh", "yard.sh"]
+    assert sorted(json.loads(out)["files"]) == ["flight.py", "hang.py", "job.sbatch", "run.sh", "yard.sh"]
     assert ssh.calls == []
 
 
@@ -264,6 +264,7 @@ SEPARATE = (
     "yard/environments/build.py",
     "yard/run/flight.py",
     "yard/run/goodput.py",
+    "yard/run/hang.py",
     "yard/run/runner/",
     "yard/run/query.py",
     "yard/workloads/",

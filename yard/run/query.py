@@ -56,7 +56,7 @@ def read(run_dir: Path) -> dict[str, Any] | None:
             with (run_dir / "job.log").open("a") as log:
                 log.write("yard: the job's runner was killed or the head restarted; the ranks end automatically\n")
             with (run_dir / "events").open("a") as events:
-                events.write(f"{time.time():.0f} end 1\n")
+                events.write(f"{int(time.time())} end 1\n")
     return state
 
 

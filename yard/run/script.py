@@ -21,15 +21,14 @@ from yard.job.launcher import Source
 from yard.job.loader import WORKLOADS, LoadedJob
 from yard.job.placement import Placement
 from yard.job.spec import INDEX, SHARED_SCRIPT, SSH_PORT, JobSpec, variables
-from yard.run import flight, goodput
+from yard.run import flight, goodput, hang
 from yard.run.containers import PASSED_ON, container_lines
 from yard.run.schedulers import scheduler_of
 from yard.show import counted
 
 RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
-GOODPUT = "goodput.py"
-FLIGHT = "flight.py"
+GOODPUT, FLIGHT, HANG = "goodput.py", "flight.py", "hang.py"
 CODE = "code"
 """The subfolder of the run folder that contains the uploaded directory."""
 _WARNING = "# Ignore the warning before the time limit, unless the program handles it."
@@ -55,6 +54,7 @@ def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
         scheduler.script: render_script(job, placement),
         SHARED_SCRIPT: shared_script(scheduler.shell),
         **scheduler.files(job, placement),
+        HANG: Path(hang.__file__).read_text(),
         FLIGHT: Path(flight.__file__).read_text(),
         **spec.files,
     }

@@ -48,6 +48,7 @@ begin() {
   export USE_LIBUV=0
   [[ ! -e $RUN_DIR/environment ]] || use_environment
   record_nccl
+  record_calls
   if ! cd "$RUN_DIR" || ! cd "${workdir:-.}"; then
     say "rank $RANK cannot enter the folder ${workdir:-$RUN_DIR}; use a folder on the shared path"
     exit 1
@@ -88,6 +89,14 @@ record_nccl() {
   [[ -e /dev/nvidiactl && " ${own_env[*]} " != *' NCCL_DEBUG'* ]] || return 0
   mkdir -p "$RUN_DIR/nccl"
   export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET NCCL_DEBUG_FILE=$RUN_DIR/nccl/%h.%p
+}
+
+# If ranks make no progress, hang.py uses their stacks and PyTorch's record of collectives.
+record_calls() {
+  export PYTHONFAULTHANDLER=1
+  [[ -e /dev/nvidiactl ]] || return 0
+  export TORCH_FR_DUMP_TEMP_FILE=$RUN_DIR/hang/flight- TORCH_NCCL_DEBUG_INFO_TEMP_FILE=$RUN_DIR/hang/flight-
+  export TORCH_NCCL_DEBUG_INFO_PIPE_FILE=$RUN_DIR/hang/pipe- TORCH_NCCL_DUMP_ON_TIMEOUT=1
 }
 
 # Sets `folder` to a folder on a local disk to which only the job user can write, although all users can write to its

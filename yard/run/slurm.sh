@@ -86,6 +86,30 @@ start_step() {
   exec srun "${step_options[@]}" bash "$RUN_DIR/$job_script" task
 }
 
+# Ends the ranks on all nodes after they have printed their stacks, which `explain_hang` reads. The nodes wait for a common
+# time, because srun ends all ranks when it learns of the first ended rank.
+collect_stacks() {
+  run_hang record "$RUN_DIR" "RUN_DIR=$RUN_DIR"
+  run_hang stacks "RUN_DIR=$RUN_DIR" $((EPOCHSECONDS + 4))
+}
+
+# run_hang ARGUMENT... runs hang.py on all nodes.
+run_hang() {
+  local host line ask asked=()
+  printf -v line '%q ' python3 "$RUN_DIR/hang.py" "$@"
+  while read -r host _; do
+    ask=(ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$host")
+    [[ $host != "$SLURMD_NODENAME" ]] || ask=(bash -c)
+    # With RUN_DIR in its environment, this ssh would be killed by `sweep`.
+    env -u RUN_DIR timeout 60 "${ask[@]}" "$line" 2>&1 &
+    asked+=($!)
+  done <"$HOSTFILE"
+  wait "${asked[@]}" || true
+}
+
+# Prints where the ranks of this start were, if they have printed their stacks or PyTorch has recorded their collectives.
+explain_hang() { python3 "$RUN_DIR/hang.py" explain "$RUN_DIR" "$RESTART_COUNT" || true; }
+
 # watch_heartbeats STEP ends the step if a heartbeat file from this start is too old, with a margin of a minute, because
 # NFS may delay the modification time.
 watch_heartbeats() {
@@ -97,7 +121,9 @@ watch_heartbeats() {
       age=$(($(date +%s) - $(stat -c %Y "$file")))
       ((age > heartbeat + 60)) || continue
       say "rank ${file##*-} has written no heartbeat for $age s"
-      kill "$1"
+      touch "$RUN_DIR/.stalled"
+      collect_stacks
+      kill "$1" 2>/dev/null || true
       return
     done
   done
@@ -334,7 +360,9 @@ judge() {
   elif ((cancelled == 0)); then
     find_failure
     note "failed $rc $failed_node"
-    report_failure
+    # If ranks were stopped because of a hang, the first one to end is not the cause.
+    [[ $RUN_DIR/.stalled -nt $RUN_DIR/.started ]] || report_failure
+    explain_hang
     find_faults
     (($(failures) > retries)) || requeue "failure $(failures) of at most $retries"
   fi
@@ -365,6 +393,7 @@ main() {
   log_size=$(stat -c %s "$RUN_DIR/job.log")
   sweep_untracked
   touch "$RUN_DIR/.started"
+  rm -rf "$RUN_DIR/hang" && mkdir "$RUN_DIR/hang"
   [[ -z $checkpoint_dir ]] || note "saves $CHECKPOINT_DIR"
   note "start $RESTART_COUNT $SLURM_JOB_NODELIST"
   say "job $SLURM_JOB_ID, start $RESTART_COUNT, on $SLURM_JOB_NODELIST"

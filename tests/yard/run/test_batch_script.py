@@ -379,6 +379,23 @@ def test_missing_heartbeat_fails_the_job(make: MakeJob) -> None:
     assert "has written no heartbeat for 2 s" in job.log
 
 
+def test_hang_is_explained(make: MakeJob) -> None:
+    hangs = (
+        "import os, pathlib, time\n"
+        "(pathlib.Path(os.environ['RUN_DIR']) / ('heartbeat-' + os.environ['RANK'])).touch()\n"
+        "def load(): time.sleep(100)\n"
+        "def reduce(): time.sleep(100)\n"
+        "load() if os.environ['RANK'] == '1' else reduce()\n"
+    )
+    job = make(f"heartbeat: 10s\nfiles: {{hangs.py: {json.dumps(hangs)}}}\nrun: exec python3 $RUN_DIR/hangs.py\n")
+    shared = job.folder / "yard.sh"
+    shared.write_text(shared.read_text().replace("heartbeat + 60", "1").replace("sleep 5;", "sleep 0.2;"))
+    assert job.run() != 0
+    assert "yard: rank 1: in load (" in job.log
+    assert "yard: rank 0: in reduce (" in job.log
+    assert "failed first" not in job.log, "the ranks were ended because of the hang"
+
+
 def test_chain_ends_after_the_work_is_finished(make: MakeJob) -> None:
     job = make("chain: 3\ncheckpoint_dir: c\nrun: echo work\n")
     assert [job.run(), job.run()] == [0, 0]

@@ -458,3 +458,28 @@ def test_options_of_slurm_are_refused(option: str, value: str, yard: Yard) -> No
     code, answer = yard("submit", str(yard.job("true")), option, value)
     assert code == 1
     assert f"{option.removeprefix('--')}: " in answer["error"]
+
+
+HANGS = """\
+import os, pathlib, time
+
+def load():
+    time.sleep(100)
+
+def reduce():
+    time.sleep(100)
+
+(pathlib.Path(os.environ["RUN_DIR"]) / f"heartbeat-{os.environ['RANK']}").touch()
+load() if os.environ["RANK"] == "1" else reduce()
+"""
+
+
+def test_hang_is_explained(make: MakeJob) -> None:
+    """Rank 1 waits in its own function. All ranks print their stacks and end, and the job restarts."""
+    more = f"heartbeat: 10s\nretries: 1\nfiles:\n  hangs.py: {json.dumps(HANGS)}\n"
+    run = "[[ $RESTART_COUNT == 0 ]] || exit 0\npython3 $RUN_DIR/hangs.py"
+    job = make(job_file("hang", run, more), heartbeat_seconds=2).submit()
+    assert job.ended() == "COMPLETED"
+    assert "rank 1: in load (" in job.log
+    assert "ranks 0, 2-3: in reduce (" in job.log
+    assert job.state["restarts"] == 1

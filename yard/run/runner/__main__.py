@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,6 +123,8 @@ class Run:
     def attempt(self, claimed: Claim) -> Outcome:
         restart, names = self.state.restarts, ",".join(host.name for host in claimed.hosts)
         (self.run_dir / ".started").touch()
+        shutil.rmtree(self.run_dir / "hang", ignore_errors=True)
+        (self.run_dir / "hang").mkdir(exist_ok=True)
         if (folder := self.request.checkpoints(self.run_dir)) is not None:
             self.events.note(f"saves {folder}")
         self.events.note(f"start {restart} {names}")
@@ -135,7 +138,16 @@ class Run:
         outcome = Attempt(self.request, self.run_dir, claimed.hosts, restart, port).run(self.stopped)
         if outcome.message:
             self.events.say(outcome.message)
+        if outcome.how in {"frozen", "failed"}:
+            self.explain_hang()
         return outcome
+
+    def explain_hang(self) -> None:
+        """Print where the ranks were, if they have printed their stacks or PyTorch has recorded their collectives."""
+        line = [sys.executable, "hang.py", "explain", str(self.run_dir), str(self.state.restarts)]
+        done = subprocess.run(line, cwd=self.run_dir, capture_output=True, text=True, check=False)
+        for text in done.stdout.splitlines():
+            self.events.say(text.removeprefix("yard: "))
 
     def stopped(self) -> bool:
         return self.stopped_by != 0
@@ -191,7 +203,7 @@ class Run:
         for name, (age, reason) in faults(self.request.ssh, hosts).items():
             self.faulty.add(name)
             if age <= _FAULT_AGE:
-                self.events.note(f"fault {name} {time.time() - age:.0f} {reason}")
+                self.events.note(f"fault {name} {int(time.time() - age)} {reason}")
                 self.events.say(f"{name} has had a fault for {age} s: {reason}")
 
     def report_goodput(self) -> None:

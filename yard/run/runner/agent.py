@@ -1,9 +1,9 @@
 """Runs on a node: starts the tasks of one attempt, reports their states, and stops them.
 
-The first line on stdin is a request in JSON. Each further line is a command: `signal NAME`, `stop SECONDS`, or `beat`,
-which the head sends every two seconds. If no line arrives for `lease_seconds`, the agent stops the tasks, because the
-head or the connection has failed. The agent prints one event per line in JSON. The tasks write to the agent's stderr,
-which the head appends to the job's log.
+The first line on stdin is a request in JSON. Each further line is a command: `signal NAME`, `hang ARGUMENT...`, `stop
+SECONDS`, or `beat`, which the head sends every two seconds. If no line arrives for `lease_seconds`, the agent stops the
+tasks, because the head or the connection has failed. The agent prints one event per line in JSON. The tasks write to
+the agent's stderr, which the head appends to the job's log.
 """
 
 from __future__ import annotations
@@ -126,8 +126,22 @@ class Agent:
             if word == "signal":
                 for task in self.tasks.values():
                     signal_group(task.pid, signal.Signals[value])
+            elif word == "hang":
+                self.run_hang(value.split())
             elif word == "stop":
                 self.grace, self.leaving = float(value), True
+
+    def run_hang(self, arguments: Sequence[str]) -> None:
+        """Run hang.py, with this agent's mark in place of the argument MARK."""
+        line = [self.request["mark"] if word == "MARK" else word for word in arguments]
+        with suppress(subprocess.TimeoutExpired):
+            # stdin and stdout are the connection to the head.
+            subprocess.run(
+                [sys.executable, "hang.py", *line], cwd=self.run_dir, stdin=subprocess.DEVNULL, stdout=2, timeout=60,
+                check=False,
+            )  # fmt: skip
+        self.last_received = time.monotonic()
+        self.report(event="examined")
 
     def check_tasks(self) -> None:
         """Report ended tasks. Every two seconds, report `alive`, and look for frozen ranks and faults."""

@@ -38,6 +38,8 @@ SILENT_SECONDS = 15.0
 """Number of seconds without a message from a node's agent after which the node counts as lost."""
 _HASTE, _GRACE = 2.0, 20.0
 """Seconds between SIGTERM and SIGKILL: after a failure, and after a cancellation or time limit."""
+_EXAMINATION_SECONDS = 65.0
+"""Maximum number of seconds for which the head waits for a part of the examination of ranks that hang."""
 _LAST_SECONDS = 8.0
 """Number of seconds after SIGKILL before the head closes the connections to the agents."""
 
@@ -67,6 +69,7 @@ class NodeAgent:
     rest: bytes = b""
     """The beginning of a line that has not been received completely."""
     said_bye: bool = False
+    examined: bool = False
     open: bool = True
 
     def send(self, line: str) -> None:
@@ -231,6 +234,8 @@ class Attempt:
             if time.monotonic() - self.last_beat > BEAT_SECONDS:
                 self.last_beat = time.monotonic()
                 self._send("beat")
+        if outcome.how == "frozen":
+            self._collect_stacks()
         self._end(_GRACE if outcome.how in {"time", "cancelled"} else _HASTE)
         self.log.close()
         return outcome
@@ -297,6 +302,8 @@ class Attempt:
         match event["event"]:
             case "bye":
                 node.said_bye = True
+            case "examined":
+                node.examined = True
             case "swept":
                 self.events.say(f"killed {event['count']} processes from an earlier start on {name}")
             case "frozen":
@@ -329,6 +336,22 @@ class Attempt:
         node.ended.update(rank for rank, _ in node.ranks)
         node.send(f"stop {_HASTE}")
         return None
+
+    def _collect_stacks(self) -> None:
+        """End all ranks after they have printed their stacks, which hang.py explains."""
+        self._examine("hang record . MARK")
+        # All nodes begin at the same time, because torchrun ends all ranks when it learns of the first ended rank.
+        self._examine(f"hang stacks MARK {time.time() + 1:.1f}")
+
+    def _examine(self, line: str) -> None:
+        """Send a line to all agents, and wait until they have examined their ranks."""
+        for node in self.nodes:
+            node.examined = False
+        self._send(line)
+        deadline = time.monotonic() + _EXAMINATION_SECONDS
+        while time.monotonic() < deadline and any(node.open and not node.examined for node in self.nodes):
+            for key, _ in self.selector.select(TICK):
+                self._receive(key.data)
 
     def _judge(self, cancelled: bool) -> Outcome | None:
         if cancelled:

@@ -135,7 +135,8 @@ class EventLog:
     def note(self, text: str) -> None:
         """Append an event with the current time. `text` contains the event's kind and values."""
         with suppress(OSError), self._events.open("a") as file:
-            file.write(f"{time.time():.0f} {text}\n")
+            # Rounded down, as in faults and in the shell's events, because times are compared.
+            file.write(f"{int(time.time())} {text}\n")
 
     def failures(self) -> list[str]:
         """For each failure since the last resume, return the name of the node that caused it, or '' if unknown."""
