@@ -23,6 +23,7 @@ from yard.preview.difference import Difference
 from yard.preview.engine import Step
 from yard.prices import PriceChange
 from yard.repair.steps import Case, Decision
+from yard.report.findings import Comparison, Finding
 from yard.run.bench import Record
 from yard.run.cost import Cost, JobBill, JobCost
 from yard.run.fair_use import Usage
@@ -105,6 +106,7 @@ DOCUMENTS: Mapping[str, Any] = {
     "data synth": _document("Dataset", synthetic=int, vocab=int, token_bytes=int, documents=int, tokens=int),
     "data verify": DATASET
     | _document("Hosts", whole=bool, hosts=GenericAlias(dict, (str, DATASET)), trouble=dict[str, str]),
+    "diff": _document("Differences", "`jobs` are the numbers of both jobs.", Comparison, jobs=list[int]),
     "doctor": _document("Diagnosis", healthy=bool, seconds=float, checks=PROBLEMS, facts=dict[str, list[str]]),
     "drain": CHANGED_NODES,
     "env build": _document("Built", name=str, path=str)
@@ -143,10 +145,12 @@ DOCUMENTS: Mapping[str, Any] = {
         source=str, usd_per_hour=float | None, spot_usd_per_hour=float | None, spot_source=str,
     )),
     "prices update": _list(_document("ChangedPrice", "A machine's old and new price.", PriceChange)),
+    "pull": _document("Pulled", "`copied` are the numbers of the jobs.", folder=str, copied=list[int], kept=int),
     "ps": _list(_object("ListedJob", "`goodput` is null without --long.", ENDED_JOB, goodput=Goodput | None)),
     "recipes": _list(RECIPE) | RECIPE,
     "refresh": _document("Refreshed", stack=str, cluster=str, ssh_config=str, saved=str | None),
     "replace": ROLL_PLAN,
+    "report": _document("Report", job=int, file=str, findings=_list(Finding)),
     "reproduce": _document(
         "Plan", post=str, title=str, stack=str, image=str | None, environments=Texts, commands=Texts,
         figures=Objects, differs=Any,

@@ -110,7 +110,7 @@ def test_programs_that_run_alone_need_only_python(module: str) -> None:
     assert {name for name in imports(module) - own if package(name) not in sys.stdlib_module_names} == set()
 
 
-@pytest.mark.parametrize("command", ["jobs", "cluster", "training"])
+@pytest.mark.parametrize("command", ["jobs", "results", "cluster", "training"])
 def test_commands_on_a_cluster_do_not_import_components(command: str) -> None:
     found = reachable(f"yard.commands.{command}", NEEDS_A_PROJECT)
     assert len(found) > 5

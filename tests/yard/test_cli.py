@@ -222,7 +222,7 @@ def complete(line: str) -> list[str]:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert complete("yard re") == ["recipes", "resume", "refresh", "replace", "reproduce"]
+    assert complete("yard re") == ["recipes", "resume", "report", "refresh", "replace", "reproduce"]
     assert complete("yard hosts ") == ["scan", "forget"]
     assert complete("yard submit --no-") == ["--no-code"]
 

@@ -39,6 +39,10 @@ def with_json(command: Any, *words: str) -> Iterator[str]:
 COMMANDS = sorted(with_json(command_tree(app)))
 JOB = "echo 'JobId=7 JobName=x UserId=t(1) NumNodes=1 JobState=FAILED ExitCode=1:0 WorkDir=/shared/jobs/x'"
 RUNNING = JOB.replace("FAILED", "RUNNING")
+RECORDED = (
+    f"case $* in *'read '*) cat >/dev/null; echo '{{\"id\": 7}}' ;; *scontrol*) {JOB} ;; *sacct*) ;; "
+    "*) cat >/dev/null; echo '{}' ;; esac"
+)
 ENDED = f"printf 'a\\n\\036'; {JOB}"
 ENVIRONMENT = '{"name": "torch", "python": "3.13", "built": 1, "bytes": 2, "seconds": 3}'
 SHARED: dict[str, tuple[str, str]] = {
@@ -46,6 +50,7 @@ SHARED: dict[str, tuple[str, str]] = {
     "code": ("code 7", f"case $* in *scontrol*) {RUNNING} ;; *) echo key ;; esac"),
     "cost": ("cost", "printf '1764000000 head on\\n===cost===\\n1764003600\\n'"),
     "cp": ("cp 7:job.log .", f"case $* in *scontrol*) {JOB} ;; *) echo file /shared/jobs/a/job.log ;; esac"),
+    "diff": ("diff 7 7", RECORDED),
     "doctor": ("doctor", "exit 255"),
     "drain": ("drain yard-gpu-0 --reason cable", "echo 'yard-gpu-0|idle|none'"),
     "env ls": ("env ls", f"printf 'torch-1\\t%s\\n' '{ENVIRONMENT}'"),
@@ -59,8 +64,10 @@ SHARED: dict[str, tuple[str, str]] = {
     "nodes": ("nodes", "echo 'yard-gpu-0|idle|none'"),
     "notebook": ("notebook 7", f"case $* in *scontrol*) {RUNNING} ;; *) echo '10.77.2.1 /run/s token' ;; esac"),
     "ps": ("ps", f"case $* in *repair.json*) printf '{{}}\\n1\\n' ;; *) {JOB} ;; esac"),
+    "pull": ("pull --records records", RECORDED),
     "refresh": ("refresh", "exit 1"),
     "replace": ("replace yard-gpu-0 --dry-run", "echo 'yard-gpu-0|idle|none'"),
+    "report": ("report 7", RECORDED),
     "resume": ("resume 7", f"case $* in *resume*) echo 8 ;; *) {JOB} ;; esac"),
     "roll": ("roll gpu --dry-run", "echo 'yard-gpu-0|idle|none'"),
     "rotate": ("rotate admin --dry-run", "exit 1"),

@@ -10,7 +10,7 @@ from typer import Context, Exit
 from typer.core import TyperGroup
 
 from trainyard.errors import ClusterError
-from yard.commands import cluster, jobs, repair, stacks, training
+from yard.commands import cluster, jobs, repair, results, stacks, training
 from yard.show import say, say_json, warn
 
 
@@ -39,7 +39,7 @@ class YardGroup(TyperGroup):
             raise Exit(1) from None
 
 
-TOPICS = (jobs, cluster, stacks, repair, training)
+TOPICS = (jobs, results, cluster, stacks, repair, training)
 """The modules with a Typer `app`, in the order of `yard --help`."""
 
 app = typer.Typer(cls=YardGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)

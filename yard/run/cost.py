@@ -193,12 +193,16 @@ def job_bill(text: str, cluster: Cluster, goodput: Mapping[str, float] | None) -
     )
 
 
+def bill_of(remote: Remote, job: Job, goodput: Mapping[str, float] | None) -> JobBill | None:
+    """Return what a job has cost according to Slurm's accounting, or None if the job has used no GPUs."""
+    return job_bill(remote.run(sacct(f"-D -j {job.id}")), remote.stack.cluster, goodput)
+
+
 def show_job_bill(remote: Remote, job: Job, as_json: bool) -> None:
     """Print what a job has cost, for its useful steps and for lost time. Raises JobError if it has used no GPUs."""
-    cluster = remote.stack.cluster
-    if cluster.scheduler != "slurm":
+    if remote.stack.cluster.scheduler != "slurm":
         raise JobError("without Slurm, the head does not record when jobs held GPUs")
-    bill = job_bill(remote.run(sacct(f"-D -j {job.id}")), cluster, goodputs_of(remote, [job]).get(str(job.id)))
+    bill = bill_of(remote, job, goodputs_of(remote, [job]).get(str(job.id)))
     if bill is None:
         raise JobError(f"job {job.id} has used no GPUs, and only GPUs have a price for a job")
     if as_json:

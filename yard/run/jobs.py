@@ -386,9 +386,14 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     table(("JOB", *owner, "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, _COLOURS)
 
 
-def goodputs_of(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
-    """Return a mapping from job number to goodput. The goodput is None if the job has recorded no steps."""
-    folder = f"{remote.stack.jobs_path}/"
+def goodputs_of(
+    remote: Remote, jobs: Iterable[Job], folder: str | None = None
+) -> dict[str, Mapping[str, float] | None]:
+    """Return a mapping from job number to goodput. The goodput is None if the job has recorded no steps.
+
+    `folder` contains the run folders, or is None for those of the user.
+    """
+    folder = folder or f"{remote.stack.jobs_path}/"
     # Only run folders in `folder` are read, because other users choose their jobs' working directories.
     words = [f"{job.id}={job.run_dir}" for job in jobs if job.run_dir.startswith(folder)]
     program = Path(goodput.__file__).read_bytes()

@@ -1,0 +1,1 @@
+"""`yard report`, `yard diff` and `yard pull`: what jobs did, and why they differ."""
