@@ -273,7 +273,7 @@ class Head(Sandbox):
         recorded = ("systemctl", "blockdev", "mkfs.ext4", "mount", "modprobe", "mountpoint", "chown", "chmod", "sync")
         answers = {"mountpoint": "1 ", "blockdev": f"0 {1 << 28}", "stat": "0 slurm"}
         super().__init__(root, (*recorded, "install", "stat"), answers)
-        for folder in ("srv/trainyard/state", "var/lib/trainyard"):
+        for folder in ("srv/trainyard/state", "var/lib/trainyard/repair"):
             (root / folder).mkdir(parents=True)
         self.write(dict.fromkeys(FILES, "old\n"))
 
@@ -290,12 +290,29 @@ def test_state_is_moved_once_to_an_image_of_root(tmp_path: Path) -> None:
     assert "mount -o loop,nosuid,nodev,noexec,noatime /srv/trainyard/state.img /srv/trainyard/state" in ran.commands
     assert "systemctl stop slurmctld.service slurmdbd.service mariadb.service" in ran.commands
     # After a crash, a copy with its final name is complete.
-    copies = [f"/srv/trainyard/state/{name}.new" for name in ("slurmctld", "mysql")]
+    copies = [f"/srv/trainyard/state/{name}.new" for name in ("slurmctld", "mysql", "repair")]
     assert ran.calls("sync") == [f"sync -f {copy}" for copy in copies]
     assert head.state == ["old\n"] * 2
     assert all((tmp_path / path).is_symlink() for path in STATE)
     assert len(list(tmp_path.rglob("*.before-*"))) == 2
-    assert head.run("52-state", **HEAD).calls("systemctl", "mkfs") == []
+    head.answers["mountpoint"] = "0 "
+    assert head.run("52-state", **HEAD).passed().calls("systemctl", "mkfs", "mount ") == []
+
+
+def test_records_of_costs_survive_a_new_head(tmp_path: Path) -> None:
+    head, record = Head(tmp_path), "var/lib/trainyard/repair/machines"
+    head.write({record: "1764000000 head on\n"})
+    (tmp_path / "var/lib/trainyard/repair").chmod(0o755)
+    mount = "mount --bind /srv/trainyard/state/repair /var/lib/trainyard/repair"
+    ran = head.run("52-state", **HEAD).passed()
+    stop, copied = "systemctl stop trainyard-repair.service", "sync -f /srv/trainyard/state/repair.new"
+    assert [command for command in ran.commands if command in {stop, copied, mount}] == [stop, copied, mount]
+    kept = tmp_path / "srv/trainyard/state/repair"
+    assert (kept / "machines").read_text() == "1764000000 head on\n"
+    # On a new head, the folder is empty, and the record on the disk stays the same.
+    (tmp_path / record).unlink()
+    assert head.run("52-state", **HEAD).passed().commands[-1] == mount
+    assert (kept / "machines").read_text() == "1764000000 head on\n"
 
 
 def test_new_head_uses_the_state_of_the_previous_head(tmp_path: Path) -> None:

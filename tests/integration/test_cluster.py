@@ -7,6 +7,7 @@ next, except the last one, which removes the cluster after the tests of all othe
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from pathlib import Path
 
@@ -57,6 +58,44 @@ def test_yard_lists_and_cancels_jobs_and_lists_nodes(cluster: Project) -> None:
     assert cluster.yard("hostfile", "--format", "deepspeed").out == f"{FIRST} slots=2\n{SECOND} slots=2\n"
     assert cluster.yard("hostfile", "--format", "ips").out == "10.77.2.1\n10.77.2.2\n"
     cluster.wait_idle(60)
+
+
+DECIDE = """
+import sys, time
+sys.path.insert(0, "/usr/local/lib/trainyard")
+from repair.idle_jobs import IdleJobs, IdleLimit
+from repair.service import scancel, scontrol, squeue
+jobs = IdleJobs(IdleLimit(1, "end"), scontrol, squeue, scancel)
+for now in (0.0, 300.0):
+    jobs.run_once(scontrol("-o", "show", "node"), now, time.time())
+print(jobs.notice)
+"""
+"""Decides about the jobs that nodes report as idle, five minutes apart."""
+
+
+def test_only_one_task_of_an_array_with_unused_gpus_ends(cluster: Project) -> None:
+    script = "--chdir=/shared --output=/shared/idle-%A-%a.log --array=1-2 --gpus=1 --wrap='sleep 600'"
+    array = cluster.yard("ssh", "--", f"sbatch --parsable {script}").out.split()[-1]
+    listing = f"squeue -h -j {array} -t R -o '%A %F_%K %N'"
+    wait_until("both tasks", 120, lambda: len(cluster.on(HEAD, listing).splitlines()) == len((FIRST, SECOND)))
+    rows = [line.split() for line in cluster.on(HEAD, listing).splitlines()]
+    # The number of this task is also the number of the array.
+    [[number, task, node]] = [row for row in rows if row[0] == array]
+    file = f"/run/trainyard/health/gpus/{number}"
+    assert cluster.on(node, f"cat {file}").strip() in {"0", "1"}
+    cluster.as_root(node, f"scontrol update nodename={node} extra=idle-gpu:$(date +%s):{number}=60")
+    shown = cluster.on(HEAD, f"sudo python3 -c {shlex.quote(DECIDE)} 2>&1")
+    assert f"jobs that do not use their GPUs: {task}; " in shown
+    wait_until("the end of the task", 120, lambda: len(cluster.on(HEAD, listing).splitlines()) == 1)
+    wait_until("the epilog", 60, lambda: "gone" in cluster.on(node, f"test -e {file} || echo gone"))
+    assert "have not been used for 1 minutes" in cluster.on(HEAD, f"sudo cat /shared/idle-{task.replace('_', '-')}.log")
+    words = "cancelled; ended because its GPUs were not used for 1 minutes (limits.idle_gpu)"
+    assert {row["id"]: row["why"] for row in cluster.yard_json("ps")}[int(number)] == words
+    accounted = f"sacct -n -X -P -o AdminComment -j {task}"
+    wait_until("the accounting", 60, lambda: "idle-gpu:end:1" in cluster.on(HEAD, accounted))
+    cluster.as_root(node, f"scontrol update nodename={node} extra=")
+    cluster.on(HEAD, f"sudo scancel {array}")
+    cluster.wait_idle(120)
 
 
 def test_secret_of_a_job_is_hidden_from_other_users(

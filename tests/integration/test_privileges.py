@@ -349,12 +349,15 @@ def test_new_head_keeps_queue_accounting_and_files(cluster: Project) -> None:
     wait_until(
         "slurmctld to write its state", 60, lambda: "saved" in cluster.on(HEAD, "sleep 6; sudo sync; echo saved")
     )
-    before = cluster.boot_id(HEAD)
+    before, record = cluster.boot_id(HEAD), "cat /var/lib/trainyard/repair/machines"
+    machines = cluster.on(HEAD, record)
+    assert re.search(r"(?m)^\d+ head on$", machines)
     parents = "trainyard:index:Cluster$trainyard:index:LocalPlatform"
     cluster.replace(f"{parents}$pulumi-python:dynamic/local:Vm::it-local-{HEAD}", timeout=900)
     assert cluster.boot_id(HEAD) not in {"", before}
     assert f"{done}|COMPLETED" in cluster.on(HEAD, sacct)
     assert cluster.on(HEAD, f"squeue -h -j {held} -o '%T %r'").split() == ["PENDING", "JobHeldUser"]
+    assert cluster.on(HEAD, record) == machines
     assert cluster.yard("ssh", "--", "cat /shared/kept ~/kept").out.split()[-2:] == ["kept", "kept"]
     cluster.on(HEAD, f"sudo scontrol release {held}")
     wait_until("the held job's end", 180, lambda: "COMPLETED" in cluster.on(HEAD, f"sacct -n -X -P -o state -j {held}"))
