@@ -87,7 +87,7 @@ def test_a_job_is_reported_after_half_of_the_limit(worker: Worker) -> None:
     [seconds] = worker.wait(14.5)[7]
     assert 1700 < seconds <= 1800
     assert worker.calls.count("scontrol") <= 17
-    assert worker.calls.count("nvidia-smi") <= 1 + 30 * 4
+    assert worker.calls.count("nvidia-smi") <= 1 + 31 * 3
 
 
 def test_a_kernel_on_one_gpu_of_the_job_ends_the_idle_time(worker: Worker) -> None:

@@ -4,8 +4,8 @@ The prolog stores the GPUs of each job in a file (trainyard.idle_gpus.FOLDER), a
 reports to the head, which decides (repair/idle_jobs.py), because a job is idle only if it is idle on all its nodes.
 
 `utilization.gpu` of nvidia-smi is the share of the last second or less in which a kernel ran. A process that only
-allocated memory had 0 %, and one that computed for 20 ms of each second had more than 0 % in one of 12 samples (driver
-580.159.04, two H100s, 2026-11-27). A call took 32 ms of CPU time for these two GPUs.
+allocated memory had 0 %, and one that computed for 20 ms of each second had more than 0 % in one of 12 samples. A
+sample took 32 ms of CPU time with two GPUs and 64 ms with four (driver 580.159.04, H100s, 2026-11-27).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from health.node import Node
 from health.slurm import jobs_on
 from trainyard.idle_gpus import FOLDER, REPEAT_SECONDS, render_report
 
-SAMPLE_SECONDS = 15.0
+SAMPLE_SECONDS = 20.0
 _QUERY = ["nvidia-smi", "--format=csv,noheader,nounits", "--query-gpu=pci.bus_id,utilization.gpu"]
 _SECONDS = 20
 _MINOR = re.compile(r"(?m)^Device Minor:\s*(\d+)\s*$")
