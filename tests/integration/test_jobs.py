@@ -111,6 +111,20 @@ def test_command_starts_once_on_each_node(cluster: Project) -> None:
     assert "node 1 of 2\n1\n" in cluster.yard("logs", str(job), "--rank", "1").out
 
 
+def test_a_training_job_has_a_report(cluster: Project) -> None:
+    job = submit(cluster, "train-tiny")
+    cluster.yard("wait", str(job))
+    file, records = cluster.folder / "report.html", str(cluster.folder / "records")
+    found = cluster.yard_json("report", str(job), "--output", str(file))
+    assert found["job"] == job
+    text = file.read_text()
+    for part in (f"Job {job}: train-tiny", FIRST, SECOND, "Loss", "Own time of each rank", "Goodput", "Debian GNU"):
+        assert part in text, part
+    assert job in cluster.yard_json("pull", "--records", records)["copied"]
+    compared = cluster.yard_json("diff", str(job), str(job), "--records", records)
+    assert compared["differences"] == []
+
+
 def test_results_are_copied_in_both_directions(cluster: Project, project: Path) -> None:
     job = submit(cluster, "--no-code", "--", "mkdir 'out [1]'; head -c 50M /dev/urandom >'out [1]/a b'")
     cluster.yard("wait", str(job))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import groupby
 
 from yard.report.record import Numbers
 
@@ -103,18 +104,21 @@ def _path(points: Iterator[tuple[float, float] | None]) -> Iterator[str]:
 def heat_map(title: str, rows: Sequence[tuple[str, Numbers]], most: float, unit: str) -> str:
     """Return a row of cells for each label, darker for higher values up to `most`, or "" without values."""
     columns = max((len(values) for _, values in rows), default=0)
-    if not columns:
+    if not columns or most <= 0:
         return ""
     width = (_WIDTH - _LABEL - _RIGHT) / columns
     body = []
     for index, (label, values) in enumerate(rows):
         top = _TOP + index * _ROW
         body.append(_label(_LABEL - 6, top + 12, label, "end"))
-        for column, value in enumerate(values):
-            if value is not None:
-                share = min(1.0, max(0.0, value / most)) if most else 0.0
-                body.append(f'<rect class="cell" x="{_LABEL + column * width:.1f}" y="{top}" width="{width + 0.3:.1f}" '
-                            f'height="{_ROW - 2}" fill-opacity="{0.06 + 0.94 * share:.2f}"/>')  # fmt: skip
+        levels = [None if value is None else round(20 * min(1.0, max(0.0, value / most))) for value in values]
+        column = 0
+        # Neighbours of the same level share a rectangle.
+        for level, cells in groupby(levels):
+            left, column = _LABEL + column * width, column + len(list(cells))
+            if level is not None:
+                body.append(f'<rect class="cell" x="{left:.1f}" y="{top}" width="{_LABEL + column * width - left:.1f}" '
+                            f'height="{_ROW - 2}" fill-opacity="{0.05 + 0.0475 * level:.2f}"/>')  # fmt: skip
     bottom = _TOP + len(rows) * _ROW
     body.append(_label(_LABEL, bottom + 14, "start", "start"))
     body.append(_label(_WIDTH - _RIGHT, bottom + 14, "end", "end"))

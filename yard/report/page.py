@@ -194,6 +194,8 @@ def _starts(record: Record) -> Iterator[str]:
         for start in record.starts
     ]  # fmt: skip
     yield _table("Starts of the job and why they ended", ("start", "time", "duration", "nodes", "end"), rows)
+    lines = "".join(f"<li>{_text(line)}</li>" for line in record.messages)
+    yield _details("Messages of yard in the job's log", f"<ol>{lines}</ol>" if lines else "")
 
 
 def _goodput(record: Record) -> Iterator[str]:

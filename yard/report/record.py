@@ -10,11 +10,12 @@ import math
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import JobError
+from trainyard.errors import JobError, RemoteError
 from trainyard.outputs import Invalid, read
 from yard.run import flight
 from yard.run.cost import JobBill, bill_of
@@ -120,6 +121,8 @@ class Record:
     nccl: Mapping[str, Mapping[str, str]]
     steps: Steps
     starts: tuple[Start, ...]
+    messages: tuple[str, ...]
+    """What yard has written to the job's log."""
     nodes: tuple[NodeRecord, ...]
     busbw: tuple[Bandwidth, ...]
 
@@ -165,7 +168,10 @@ def fetch(remote: Remote, jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
             read_there = json.loads(text)
             job = known[read_there.pop("id")]
             used = goodputs.get(str(job.id))
-            bill = bill_of(remote, job, used) if cluster.scheduler == "slurm" else None
+            bill = None
+            if cluster.scheduler == "slurm":
+                with suppress(RemoteError):  # without accounting, the cost is unknown
+                    bill = bill_of(remote, job, used)
             yield {
                 "version": _FORMAT, "cluster": cluster.name, "job": asdict(job), "goodput": used,
                 "bill": bill and asdict(bill), "read": read_there,
@@ -207,6 +213,7 @@ def parse(raw: Any) -> Record:
         nccl={host: _texts(facts) for host, facts in sorted(_dict(found.get("nccl")).items())},
         steps=_steps(_dict(found.get("metrics"))),
         starts=tuple(parse_starts(_strings(found.get("events")))),
+        messages=tuple(_strings(found.get("messages"))),
         nodes=tuple(_node(_dict(node)) for node in _list(found.get("nodes"))),
         busbw=tuple(_bandwidths(_list(found.get("busbw")))),
     )

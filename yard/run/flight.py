@@ -47,7 +47,7 @@ _LONGEST = 1000
 MOST_POINTS, MOST_CELLS, MOST_FILES = 400, 60, 256
 """The most points of a chart, the most cells of a rank's row, and the most files of nodes in a document."""
 _MOST_BYTES = 64 << 20
-_MOST_EVENTS = 400
+_MOST_EVENTS, _MOST_MESSAGES, _TAIL = 400, 60, 1 << 20
 BUSY_PERCENT = 50
 """A sample with at least this GPU use counts as a sample under load."""
 THROTTLE = {0x8: "hardware slowdown", 0x20: "software thermal limit", 0x40: "hardware thermal limit",
@@ -269,11 +269,23 @@ def read(run_dir: Path, state: Path) -> dict[str, Any]:
         "snapshot": _snapshot(run_dir),
         "environment": _line(run_dir / "environment"),
         "events": events[-_MOST_EVENTS:],
+        "messages": messages(run_dir / "job.log"),
         "metrics": metrics,
         "nodes": nodes,
         "nccl": read_nccl(run_dir / "nccl"),
         "busbw": bandwidths(_json(state / "busbw.json"), {node["node"]: node["boot_id"] for node in nodes}),
     }
+
+
+def messages(log: Path) -> list[str]:
+    """Return yard's last messages in a job's log, for example about the rank that failed first."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL))
+            lines = file.read(_TAIL).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line[6:_LONGEST] for line in lines if line.startswith("yard: ")][-_MOST_MESSAGES:]
 
 
 def _start_of(path: Path) -> int:

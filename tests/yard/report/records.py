@@ -71,6 +71,7 @@ def document(job: int = 7, **read: Any) -> dict[str, Any]:
             "snapshot": {"commit": "4f2a9c1", "modified": True, "untracked": 0, "changed": ["train.py"], "diff": "d1"},
             "environment": "/shared/envs/torch-aaaa",
             "events": [f"{START} start 0 gpu-[0-1]", f"{START + 3700} end 0"],
+            "messages": ["job 7, start 0, on gpu-[0-1]"],
             "metrics": copy.deepcopy(metrics()),
             "nodes": [node("gpu-0", 0), node("gpu-1", 1)],
             "nccl": {name: {"version": "2.28.9+cuda13.0", "network": "IBext_v10"} for name in ("gpu-0", "gpu-1")},

@@ -185,7 +185,15 @@ def test_the_page_is_complete_and_needs_no_network() -> None:
     assert all(attributes["tabindex"] == "0" and attributes["aria-label"] for attributes in scrolls)
     assert "prefers-color-scheme: dark" in text
     assert "@media print" in text
-    for part in ("GPU 3 of gpu-2 throttled", "Goodput 62%", "$202.10", "Xid 79", "--preset 13b --lr 3e-4", "372.5"):
+    for part in (
+        "GPU 3 of gpu-2 throttled",
+        "Goodput 62%",
+        "$202.10",
+        "Xid 79",
+        "--preset 13b --lr 3e-4",
+        "372.5",
+        "job 7, start 0",
+    ):
         assert part in text, part
 
 

@@ -175,6 +175,7 @@ def test_the_head_prints_a_document_for_each_job(tmp_path: Path, capsys: pytest.
     (run / "environment").write_text("/shared/envs/torch-abc\n")
     (run / "events").write_text(f"1000 saves {run}/save\n1000 start 0 a\n1200 end 0\n")
     (run / "save" / "metrics.jsonl").write_text(step(1) + "\n")
+    (run / "job.log").write_text("yard: job 7, start 0, on a\nstep 1\nyard: goodput 11%\n")
     (run / "flight" / "0-a.jsonl").write_text('{"node": "a", "boot_id": "b1"}\n')
     (run / "flight" / "0-b.jsonl").write_text("damaged")
     (run / "nccl" / "a.1").write_text("an older log")
@@ -187,6 +188,7 @@ def test_the_head_prints_a_document_for_each_job(tmp_path: Path, capsys: pytest.
     found, missing = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (found["id"], found["submitted"], found["environment"]) == (7, {"name": "train"}, "/shared/envs/torch-abc")
     assert (found["snapshot"]["changed"], found["snapshot"]["untracked"]) == (["train.py"], 1)
+    assert found["messages"] == ["job 7, start 0, on a", "goodput 11%"]
     assert (found["metrics"]["count"], [node["node"] for node in found["nodes"]]) == (1, ["a"])
     assert found["nccl"]["a"] == {
         "version": "2.28.9+cuda13.0",
