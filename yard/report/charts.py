@@ -101,8 +101,11 @@ def _path(points: Iterator[tuple[float, float] | None]) -> Iterator[str]:
         pen = "L"
 
 
-def heat_map(title: str, rows: Sequence[tuple[str, Numbers]], most: float, unit: str) -> str:
-    """Return a row of cells for each label, darker for higher values up to `most`, or "" without values."""
+def heat_map(title: str, rows: Sequence[tuple[str, Numbers]], *, most: float, unit: str, span: tuple[str, str]) -> str:
+    """Return a row of cells for each label, darker for higher values up to `most`, or "" without values.
+
+    `span` contains the labels at the first and the last cell.
+    """
     columns = max((len(values) for _, values in rows), default=0)
     if not columns or most <= 0:
         return ""
@@ -120,8 +123,8 @@ def heat_map(title: str, rows: Sequence[tuple[str, Numbers]], most: float, unit:
                 body.append(f'<rect class="cell" x="{left:.1f}" y="{top}" width="{_LABEL + column * width - left:.1f}" '
                             f'height="{_ROW - 2}" fill-opacity="{0.05 + 0.0475 * level:.2f}"/>')  # fmt: skip
     bottom = _TOP + len(rows) * _ROW
-    body.append(_label(_LABEL, bottom + 14, "start", "start"))
-    body.append(_label(_WIDTH - _RIGHT, bottom + 14, "end", "end"))
+    body.append(_label(_LABEL, bottom + 14, span[0], "start"))
+    body.append(_label(_WIDTH - _RIGHT, bottom + 14, span[1], "end"))
     caption = _caption(title, f"The lightest cells are 0 {unit}, the darkest {number(most)} {unit}.")
     return _figure(_WIDTH, bottom + 22, f"{title}; the table has the means", body, caption)
 

@@ -152,11 +152,13 @@ def _ranks(record: Record) -> Iterator[str]:
         power = [(node.node[:_LABEL], _mean_row([gpu.power for gpu in node.gpus])) for node in nodes]
     most = max((value for _, row in power for value in row if value is not None), default=0.0)
     cpus = [] if gpus else [(node.node[:_LABEL], node.cpu) for node in record.last][:_MOST_ROWS]
+    times_of = [when for node in record.last for when in node.time if when is not None]
+    span = (_time(min(times_of, default=0)), _time(max(times_of, default=0)))
     yield _charts(
         bars("Own time of each rank in a step, without waiting for other ranks", times, "ms", marked),
-        heat_map(f"GPU use of each {each} over time", use, _FULL, "%"),
-        heat_map(f"GPU power of each {each} over time", power, most, "W"),
-        heat_map("Processor use of each node over time", cpus, _FULL, "%"),
+        heat_map(f"GPU use of each {each} over time", use, most=_FULL, unit="%", span=span),
+        heat_map(f"GPU power of each {each} over time", power, most=most, unit="W", span=span),
+        heat_map("Processor use of each node over time", cpus, most=_FULL, unit="%", span=span),
     )
     lines = [
         (_gpu_label(node, gpu), node.node, _percent(gpu.mean_use), _number(gpu.mean_power), _number(gpu.clock),

@@ -76,7 +76,6 @@ class Steps:
     count: int
     median_ms: float | None
     step: Numbers
-    time: Numbers
     loss: Numbers
     step_ms: Numbers
     slowest_ms: Numbers
@@ -262,7 +261,7 @@ def _ended(start: Start, causes: Sequence[str], end: str | None) -> Start:
 
 
 def _steps(found: Mapping[str, Any]) -> Steps:
-    names = ("step", "time", "loss", "step_ms", "slowest_ms", "tokens_per_s", "data_ms")
+    names = ("step", "loss", "step_ms", "slowest_ms", "tokens_per_s", "data_ms")
     columns = {name: _numbers(found.get(name)) for name in names}
     length = min(map(len, columns.values()))
     own = _numbers(found.get("rank_ms"))
