@@ -112,8 +112,8 @@ def test_command_starts_once_on_each_node(cluster: Project) -> None:
 
 
 def test_a_training_job_has_a_report(cluster: Project) -> None:
-    job = submit(cluster, "train-tiny")
-    cluster.yard("wait", str(job))
+    job = submit(cluster, "train-tiny", "--", "--steps", "6", "--save-every", "3")
+    cluster.yard("wait", str(job), timeout=900)
     file, records = cluster.folder / "report.html", str(cluster.folder / "records")
     found = cluster.yard_json("report", str(job), "--output", str(file))
     assert found["job"] == job
