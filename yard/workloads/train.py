@@ -360,8 +360,9 @@ class Trainer:
         """Run one step. Return this rank's loss as a tensor on the device, and the time spent on loading the batch."""
         begin = time.perf_counter()
         first = self.rank * self.rows
-        tokens = self.data.batch(self.step, self.options.batch, first, first + self.rows).to(self.device)
+        tokens = self.data.batch(self.step, self.options.batch, first, first + self.rows)
         waited = time.perf_counter() - begin
+        tokens = tokens.to(self.device)  # this can wait for the GPU's earlier steps
         forward = self._mark()
         mixed = self.cuda and self.options.parallel == "ddp"
         with self.torch.autocast(self.device.type, dtype=self.torch.bfloat16, enabled=mixed):
@@ -385,8 +386,8 @@ class Trainer:
         """Return each rank's own time in a step, in milliseconds: for the batch and the forward pass.
 
         In this time, a rank with DDP does not wait for other ranks, so a slow rank is visible. With FSDP2, the forward
-        pass contains all-gathers, which hide a part of the difference. All ranks must call this function, after the GPU
-        has finished the steps.
+        pass contains all-gathers, so that the other ranks would appear slow. All ranks must call this function, after
+        the GPU has finished the steps.
         """
         passes = (begin.elapsed_time(end) if self.cuda else (end - begin) * 1e3 for begin, end in self.forwards)
         own = self.torch.zeros(self.ranks, device=self.device)
@@ -417,7 +418,9 @@ class Trainer:
             if not (last or due or self.step % self.options.log_every == 0):
                 continue
             # Rank 0 decides whether the ranks exchange their own times, because their clocks differ.
-            asks = self.rank == 0 and (last or time.monotonic() - asked > _RANK_SECONDS)
+            asks = (
+                self.rank == 0 and self.options.parallel == "ddp" and (last or time.monotonic() - asked > _RANK_SECONDS)
+            )
             flags = self.torch.tensor([float(self.stop_requested), float(asks)], device=self.device)
             shared = self.torch.cat([loss.reshape(1), flags])
             # The loss is read only here, because a read waits for the GPU and for the other ranks.
