@@ -14,8 +14,8 @@ SLOWER = 1.08
 """A rank counts as slow if its own time in a step is this many times the median of all ranks."""
 _SAME_SPEED = 0.03
 _THROTTLED_SHARE = 0.1
-_LEAST_BUSY = 3
-"""The fewest samples under load from which a GPU is judged."""
+_LEAST_BUSY = _LEAST_ROWS = 3
+"""The fewest samples under load from which a GPU is judged, and the fewest records of the ranks' own times."""
 _CLOCK_SHARE, _BUSBW_SHARE = 0.95, 0.9
 _IDLE_PERCENT = 10
 _WAIT_SHARE = 0.2
@@ -84,9 +84,11 @@ def throttled_share(gpu: Gpu) -> float:
 
 
 def slow_ranks(record: Record) -> tuple[int, ...]:
-    """Return the ranks whose own time in a step is longer than that of the others."""
+    """Return the ranks whose own time in a step is longer than that of the others. Short jobs have too few records."""
     own = record.steps.rank_ms
-    limit = statistics.median_low(own) * SLOWER if own else 0.0
+    if not own or record.steps.rank_rows < _LEAST_ROWS:
+        return ()
+    limit = statistics.median_low(own) * SLOWER
     return tuple(rank for rank, value in enumerate(own) if value > limit)
 
 

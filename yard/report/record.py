@@ -82,6 +82,8 @@ class Steps:
     tokens_per_s: Numbers
     data_ms: Numbers
     rank_ms: tuple[float, ...]
+    rank_rows: int
+    """The number of records of which `rank_ms` is the median."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +270,7 @@ def _steps(found: Mapping[str, Any]) -> Steps:
     return Steps(
         count=int(_number(found.get("count")) or 0),
         median_ms=_number(found.get("median_ms")),
+        rank_rows=int(_number(found.get("rank_rows")) or 0),
         rank_ms=tuple(value for value in own if value is not None) if None not in own else (),
         **{name: column[:length] for name, column in columns.items()},
     )

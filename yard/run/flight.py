@@ -316,7 +316,8 @@ def read_metrics(lines: Iterable[str]) -> dict[str, Any]:
     """Return columns with at most MOST_POINTS useful steps, and the ranks' own time in a step.
 
     Each point is the mean of some steps, except `step` and `time`, which are from the last of them, and `slowest_ms`.
-    Steps that a later start has repeated are omitted. `rank_ms` is each rank's median, in milliseconds.
+    Steps that a later start has repeated are omitted. `rank_ms` is each rank's median over
+    `rank_rows` records, in milliseconds.
     """
     rows: list[dict[str, Any]] = []
     for line in lines:
@@ -342,6 +343,7 @@ def read_metrics(lines: Iterable[str]) -> dict[str, Any]:
         **{name: [_mean(row.get(name) for row in bucket) for bucket in buckets]
            for name in ("loss", "step_ms", "tokens_per_s", "data_ms")},
         "rank_ms": [statistics.median(column) for column in zip(*ranks, strict=True)],
+        "rank_rows": len(ranks),
     }  # fmt: skip
 
 

@@ -52,6 +52,12 @@ def test_a_slow_rank_and_a_throttled_gpu_are_named() -> None:
     assert third.text.startswith("the job started 2 times and lost 5 min between starts")
 
 
+def test_a_short_job_has_no_slow_ranks() -> None:
+    few = {**metrics(slow=(3,)), "rank_rows": 2}
+    assert kinds(record(metrics={**few, "rank_rows": 3})) == ["slow rank"]
+    assert kinds(record(metrics=few)) == []
+
+
 @pytest.mark.parametrize(
     ("path", "value", "kind", "text"),
     [
