@@ -21,6 +21,8 @@ BAKED_IMAGE = "baked_image"
 
 END_JOBS = "trainyard:end_jobs"
 """Configuration key for the comma-separated IDs of the running jobs that `pulumi up` is allowed to end."""
+ALERT_WEBHOOK = "trainyard:alert_webhook"
+"""Configuration key for the URL that receives alerts. It can be a secret (`pulumi config set --secret`)."""
 ACCEPT = "trainyard:accept_host_keys"
 """Configuration key for the comma-separated fingerprints of SSH host keys that are allowed to replace a recorded key.
 `pulumi up --config` also writes END_JOBS and ACCEPT to the stack file. The saved keys permit nothing more, because they

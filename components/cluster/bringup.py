@@ -24,7 +24,7 @@ from components.node.handover import Secrets, bundle_message, handover_files, pa
 from components.node.parameters import render_repair
 from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, Platform
-from components.platforms.demand import month_budget
+from components.platforms.demand import month_budget, usd_by_part
 from components.platforms.registry import platform_facts
 
 _DIAL_ATTEMPTS = 190
@@ -58,9 +58,9 @@ NO_HANDOVER = "the head has not received the hand-over"
 NO_GATE = "the gate on the head has not passed"
 
 
-def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Mapping[str, str], bundle: Bundle) -> str:
+def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Mapping[str, Any], bundle: Bundle) -> str:
     channel = platform_facts(plan.provider).power_channel(plan)
-    repair = render_repair(plan, channel, month_budget(plan))
+    repair = render_repair(plan, channel, month_budget(plan), usd_by_part(plan))
     return pack(handover_files(plan, host_keys, Secrets(**secrets), bundle, repair))
 
 
@@ -80,6 +80,8 @@ class BringUpArgs:
     keys: StackKeys
     accepted_host_keys: Collection[str]
     """Fingerprints of the SSH host keys that are allowed to replace a machine's recorded key."""
+    alert_webhook: pulumi.Input[str] | None = None
+    """The secret URL that receives alerts."""
 
 
 class BringUp(pulumi.ComponentResource):
@@ -148,6 +150,7 @@ class BringUp(pulumi.ComponentResource):
             admin_public=keys.admin.public,
             cluster_public=keys.cluster.public,
             user_public=keys.user.public,
+            alert_webhook=args.alert_webhook,
         )
         packed: pulumi.Output[str] = self.host_keys.apply(
             lambda known: secrets.apply(

@@ -73,6 +73,8 @@ class ClusterArgs:
     """Fingerprints of the SSH host keys that are allowed to replace a machine's recorded key."""
     end_jobs: Collection[str] = ()
     """IDs of the running jobs that a change is allowed to end."""
+    alert_webhook: pulumi.Input[str] | None = None
+    """The secret URL that receives alerts."""
 
 
 class Cluster(pulumi.ComponentResource):
@@ -119,7 +121,13 @@ class Cluster(pulumi.ComponentResource):
         self._plan, self._hosts = plan, made.hosts
         self.bringup = BringUp(
             f"{name}-bringup",
-            BringUpArgs(plan=plan, platform=made, keys=keys, accepted_host_keys=args.accepted_host_keys),
+            BringUpArgs(
+                plan=plan,
+                platform=made,
+                keys=keys,
+                accepted_host_keys=args.accepted_host_keys,
+                alert_webhook=args.alert_webhook,
+            ),
             child,
         )
         self.outputs = self.bringup.ready.apply(lambda _: self.described(self.bringup.host_keys))

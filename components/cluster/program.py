@@ -24,7 +24,12 @@ async def program() -> pulumi.Inputs:
     if settings.bakes:
         return await baked_image(settings.plan, builds=settings.builds)
     await warn_about_removed_people(settings.plan)
-    args = ClusterArgs(plan=settings.plan, accepted_host_keys=settings.accepted_host_keys, end_jobs=settings.end_jobs)
+    args = ClusterArgs(
+        plan=settings.plan,
+        accepted_host_keys=settings.accepted_host_keys,
+        end_jobs=settings.end_jobs,
+        alert_webhook=settings.alert_webhook,
+    )
     cluster = Cluster(settings.plan.name, args)
     if not pulumi.runtime.is_dry_run():
         async for described in early_outputs(cluster):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.node.bundle import Bundle, archived
+from components.node.monitoring import render_monitoring
 from components.node.parameters import render_gates
 from components.node.people import render_accounts, render_keys, render_people
 from components.node.slurm import (
@@ -55,6 +56,8 @@ class Secrets:
     cluster_public: str
     user_public: str
     """The job user's key."""
+    alert_webhook: str | None = None
+    """The URL that receives alerts."""
 
 
 def bundle_message(bundle: Bundle) -> str:
@@ -98,6 +101,7 @@ def handover_files(
         "slurm/slurm.conf": render_slurm_conf(plan),
         "slurm/slurmdbd.conf": f"{render_slurmdbd_conf(plan)}StoragePass={secrets.database_password}\n",
         **render_accounts(plan),
+        **render_monitoring(plan, secrets.alert_webhook),
         **render_keys(plan, {ADMIN_USER: admins, JOB_USER: [secrets.user_public.strip()]}),
     }
     optional = {"repair.json": repair, "gates.json": render_gates(plan)}

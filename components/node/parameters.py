@@ -14,6 +14,7 @@ from typing import Any
 
 from components.catalog import fabrics
 from components.node.files import NodeFile, driver_lock, driver_version, files_for, mirror_program
+from components.node.monitoring import render_parameters
 from components.plan.plan import ClusterPlan, HostPlan, Role
 from components.spec.model import CloudSpec
 from trainyard.project import installed
@@ -163,12 +164,15 @@ minutes until sshd accepts connections."""
 
 
 def render_repair(
-    plan: ClusterPlan, channel: Mapping[str, str] | None = None, budget: Mapping[str, Any] | None = None
+    plan: ClusterPlan,
+    channel: Mapping[str, str] | None = None,
+    budget: Mapping[str, Any] | None = None,
+    usd_per_hour: Mapping[str, float] | None = None,
 ) -> str | None:
     """Return repair.json, or None without Slurm. A node counts as lost after `silent_seconds` of silence.
 
     `channel` describes how the head starts and stops machines (repair/channels.py). Elastic groups need it. `budget` is
-    the cost limit with the prices (repair/budget.py).
+    the cost limit with the prices (repair/budget.py). With monitoring, the metrics contain the cost at `usd_per_hour`.
     """
     if plan.scheduler != "slurm":
         return None
@@ -182,6 +186,8 @@ def render_repair(
     limits: dict[str, Any] = {} if budget is None else {"budget": budget}
     if (idle := plan.limits.idle_gpu) is not None:
         limits["idle_gpu"] = {"minutes": idle.minutes, "action": idle.action}
+    if plan.monitoring is not None:
+        limits["metrics"] = {"usd_per_hour": usd_per_hour or {}}
     return json.dumps({"silent_seconds": seconds, **power, **limits, "groups": groups}, indent=1) + "\n"
 
 
@@ -213,10 +219,11 @@ def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) ->
     )
     if shared is None:
         return birth
-    lock = driver_lock(plan, host)
+    lock, monitoring = driver_lock(plan, host), render_parameters(plan)
     return (
         *birth,
         *(() if lock is None else (NodeFile(f"{folder}/driver.lock", lock),)),
         NodeFile(f"{folder}/fabric.env", fabric_env(host)),
         NodeFile(f"{folder}/storage.env", storage_env(host, shared)),
+        *([NodeFile(f"{folder}/monitoring.env", monitoring)] if monitoring else []),
     )

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 from components.catalog import Image, Machine, driver_locks
 from components.spec.cluster import MAX_GROUPS, AccessSpec, ClusterSpec, GroupSpec, LimitsSpec, SharedStorageSpec
 from components.spec.model import CloudSpec, ExistingHostsSpec, PlatformSpec, existing_hosts
+from components.spec.monitoring import MonitoringSpec
 from components.spec.people import UserSpec
 
 HEAD_OFFSET = 4
@@ -74,6 +75,8 @@ class ClusterPlan:
     """The time after which the head stops an idle cluster, or None if it does not."""
     repair: Literal["ask", "auto"]
     """Whether `yard heal --auto` only prints the steps of a repair (`ask`) or also performs them."""
+    monitoring: MonitoringSpec | None
+    """How metrics are stored and alerts are delivered, or None without monitoring."""
     mirrors: Mapping[str, str]
     """Mapping from package archive to the URL of its mirror."""
     users: tuple[UserSpec, ...]
@@ -161,6 +164,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         unmeasured=spec.gates.unmeasured,
         idle_minutes=None if spec.idle is None else spec.idle.minutes,
         repair=spec.repair,
+        monitoring=spec.monitoring if _is_monitored(spec) else None,
         mirrors=spec.mirrors.by_archive(),
         users=spec.users,
         ssh_ca=spec.ssh.ca,
@@ -168,6 +172,12 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         head=head,
         workers=workers,
     )
+
+
+def _is_monitored(spec: ClusterSpec) -> bool:
+    """Return whether the nodes have exporters. By default, only the machines of clouds do, because they cost money."""
+    enabled = spec.monitoring.enabled
+    return isinstance(spec.platform, CloudSpec) if enabled is None else enabled
 
 
 def driver_origin(chosen: str | None, machine: Machine, image: Image, *, exists: bool) -> str:

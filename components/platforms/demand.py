@@ -104,13 +104,18 @@ def month_budget(plan: ClusterPlan) -> dict[str, Any] | None:
     """Return the section `budget` of repair.json (repair/budget.py), or None without limits.max_usd_per_month."""
     if plan.limits.max_usd_per_month is None:
         return None
-    parts = {HEAD: host_usd(plan.head), SERVICES: sum(service.usd or 0 for service in services(plan))}
-    nodes = {f"{plan.name}-{group}": host_usd(plan.group(group)[0]) for group in plan.groups}
     return {
         "usd_per_month": plan.limits.max_usd_per_month,
         "when_spent": plan.limits.when_spent,
-        "usd_per_hour": {name: usd for name, usd in (parts | nodes).items() if usd is not None},
+        "usd_per_hour": usd_by_part(plan),
     }
+
+
+def usd_by_part(plan: ClusterPlan) -> dict[str, float]:
+    """Return the known list prices of HEAD, of SERVICES and of a node of each group (`Budget.usd_per_hour`)."""
+    parts = {HEAD: host_usd(plan.head), SERVICES: sum(service.usd or 0 for service in services(plan))}
+    nodes = {f"{plan.name}-{group}": host_usd(plan.group(group)[0]) for group in plan.groups}
+    return {name: usd for name, usd in (parts | nodes).items() if usd is not None}
 
 
 def unpriced(plan: ClusterPlan) -> tuple[str, ...]:

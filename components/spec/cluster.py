@@ -21,6 +21,7 @@ from components.spec.model import (
     PlatformSpec,
     is_private,
 )
+from components.spec.monitoring import MonitoringSpec
 from components.spec.people import FairUseSpec, PlainName, PublicKey, UserSpec
 from trainyard.errors import RuleError
 
@@ -306,6 +307,10 @@ class StorageSpec(Model):
     shared: Annotated[SharedStorageSpec, Field(examples=[{"kind": "head_nfs"}])] = SharedStorageSpec()
 
 
+def _or_boolean(schema: dict[str, Any]) -> None:
+    schema["anyOf"] = [{"type": "boolean"}, {"$ref": schema.pop("$ref")}]
+
+
 class ClusterSpec(Model):
     """A cluster."""
 
@@ -354,6 +359,10 @@ class ClusterSpec(Model):
         Field(examples=[["head-gpus-idle"]]),
     ] = ()
     """IDs of checks whose warnings and notes are not printed."""
+    monitoring: Annotated[MonitoringSpec, Field(examples=[{"retention_days": 15}], json_schema_extra=_or_boolean)] = (
+        MonitoringSpec()
+    )
+    """Metrics, alerts and their delivery."""
 
     @model_validator(mode="after")
     def _check_scheduler(self) -> Self:

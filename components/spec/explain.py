@@ -171,6 +171,7 @@ _DESCRIBED = ("{description}", _EXAMPLE)
 _OTHER = ("{message}", _EXAMPLE)
 """For other types of errors, pydantic or a validator provides the message."""
 _MESSAGES = {
+    "bool_type": ("must be true or false", "write true or false"),
     "dict_type": _SECTION,
     "float_type": _NUMBER,
     "greater_than": _RANGE,

@@ -27,13 +27,15 @@ from components.spec.model import MACHINES, PLATFORMS, ExistingHostsSpec, machin
 from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS
 from trainyard.errors import Problem, StackFileError
-from trainyard.machines import ACCEPT, BAKE, END_JOBS
+from trainyard.machines import ACCEPT, ALERT_WEBHOOK, BAKE, END_JOBS
 from trainyard.strict_yaml import YamlError, load_strict
 
 NAMESPACE = "trainyard"
 CLUSTER_KEY = f"{NAMESPACE}:cluster"
 RUN_KEYS = (ACCEPT, BAKE, END_JOBS)
 """Keys that `pulumi up --config` sets for one run but also writes to the stack file."""
+KEYS = (CLUSTER_KEY, *RUN_KEYS, ALERT_WEBHOOK)
+"""All keys in NAMESPACE."""
 _MINIMAL = (
     "{name: yard, platform: {provider: local}, head: {machine: vm-head}, nodes: {gpu: {machine: vm-gpu2, count: 2}}}"
 )
@@ -236,7 +238,7 @@ def _stray_keys(config: Mapping[Any, Any]) -> list[Problem]:
             fix=f"write {CLUSTER_KEY} instead" if nearest(key.rpartition(":")[2], ["cluster"]) else "remove it",
         )
         for key in own_keys
-        if key not in (CLUSTER_KEY, *RUN_KEYS)
+        if key not in KEYS
     ]
 
 

@@ -16,7 +16,7 @@ from components.platforms import PLATFORMS
 from components.platforms.registry import platform_model
 from components.spec.cluster import ClusterSpec
 from components.spec.model import PlatformSpec
-from components.stackfile.read import CLUSTER_KEY, NAMESPACE, RUN_KEYS
+from components.stackfile.read import CLUSTER_KEY, KEYS, NAMESPACE
 
 _DEFINITION = "#/$defs/"
 _BY_PULUMI = {"description": "Written by Pulumi.", "type": "string"}
@@ -38,7 +38,7 @@ def stack_schema() -> dict[str, Any]:
                 "properties": {CLUSTER_KEY: {"$ref": f"{_DEFINITION}{ClusterSpec.__name__}"}},
                 # Pulumi silently ignores unknown keys.
                 "patternProperties": {
-                    f"^(?!({'|'.join((CLUSTER_KEY, *RUN_KEYS))})$){NAMESPACE}:": False,
+                    f"^(?!({'|'.join(KEYS)})$){NAMESPACE}:": False,
                     "^cluster$": False,
                 },
             },

@@ -15,7 +15,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE, RUN_KEYS, parse_config
 from trainyard.errors import ClusterError
-from trainyard.machines import ACCEPT, BAKE, BUILD, END_JOBS, KEEP
+from trainyard.machines import ACCEPT, ALERT_WEBHOOK, BAKE, BUILD, END_JOBS, KEEP
 from trainyard.project import stack_file
 
 
@@ -32,6 +32,8 @@ class Settings:
     """Whether the stack contains an image instead of a cluster."""
     builds: bool
     """Whether the stack also contains the builder of the image."""
+    alert_webhook: pulumi.Output[str] | None
+    """The secret URL that receives alerts."""
 
 
 def load_settings() -> Settings:
@@ -39,6 +41,7 @@ def load_settings() -> Settings:
     file = stack_file(pulumi.get_stack())
     # Reading all keys in the namespace lets `parse_config` reject misspelt keys.
     keys = {key for key in get_config_env() if key.startswith(f"{NAMESPACE}:")} | {CLUSTER_KEY, *RUN_KEYS}
+    keys.discard(ALERT_WEBHOOK)
     found = {key: pulumi.Config(NAMESPACE).get(key.removeprefix(f"{NAMESPACE}:")) for key in sorted(keys)}
     config: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
     # Pulumi passes sections as JSON. If the section is not JSON, `parse_config` rejects it.
@@ -58,6 +61,7 @@ def load_settings() -> Settings:
         end_jobs=_listed(config.get(END_JOBS)),
         bakes=config.get(BAKE) in {BUILD, KEEP},
         builds=config.get(BAKE) == BUILD,
+        alert_webhook=pulumi.Config(NAMESPACE).get_secret(ALERT_WEBHOOK.removeprefix(f"{NAMESPACE}:")),
     )
 
 

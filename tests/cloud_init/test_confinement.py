@@ -19,6 +19,8 @@ from tests.cloud_init.stage_sandbox import STAGES
 UNITS = STAGES.parents[4] / "etc/systemd/system"
 SHARED = UNITS.parents[3] / "confined.conf"
 UNCONFINED = {
+    "trainyard-collector": "runs nvidia-smi, as an unprivileged user",
+    "trainyard-monitoring": "installs packages",
     "slurmd": "starts jobs as other users",
     "trainyard-bootstrap": "installs packages and changes the system",
     "trainyard-power@": "runs the site's program",
@@ -94,8 +96,8 @@ def test_a_service_can_run_its_own_commands(unit: str) -> None:
 def test_a_service_writes_only_in_its_own_folders(unit: str) -> None:
     found = settings(unit)
     if "User" in found:
-        assert found["User"] == ["slurm"]
-        assert writable(unit) <= {f"/run/{unit}", f"/var/lib/slurm/{unit}"}
+        assert found["User"] == ["slurm" if unit.startswith("slurm") else "prometheus"]
+        assert writable(unit) <= {f"/run/{unit}", f"/var/lib/slurm/{unit}", f"/var/lib/{unit}"}
     else:
         # All other folders are read-only, so root creates nothing in a folder of another user.
         assert all(re.fullmatch(r"/var/lib/trainyard/\w+", folder) for folder in writable(unit))

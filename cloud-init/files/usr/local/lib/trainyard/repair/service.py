@@ -2,8 +2,8 @@
 
 It holds spares back, sets lost workers down, records when nodes left service, starts and stops the machines of elastic
 groups (power.py), and stops an idle cluster (sleep.py). While the month's cost limit is spent, it sets the partitions
-down (budget.py). It ends jobs that do not use their GPUs (idle_jobs.py). The only programs that it runs are scontrol,
-squeue and scancel.
+down (budget.py). It ends jobs that do not use their GPUs (idle_jobs.py). With monitoring, it writes the cluster's
+metrics (figures.py). The only programs that it runs are scontrol, squeue and scancel.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from health.slurm import SlurmNode, parse
 
 from repair.budget import SPENT, Budget, Meter
 from repair.channels import channel
+from repair.figures import FILE, Figures
 from repair.idle_jobs import IdleJobs, IdleLimit
 from repair.partitions import Closed, write_atomically
 from repair.power import BUSY, OFF, Elastic, Power, Reconciler
@@ -133,6 +134,8 @@ class Site:
     budget: Budget | None = None
     sleep: SleepSettings | None = None
     idle_gpu: IdleLimit | None = None
+    prices: Mapping[str, float] | None = None
+    """The list prices for the cluster's metrics, or None without monitoring."""
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -152,6 +155,7 @@ def read_site(text: str) -> Site:
         Budget(**found["budget"]) if "budget" in found else None,
         SleepSettings(**power["sleep"]) if "sleep" in power else None,
         IdleLimit(**found["idle_gpu"]) if "idle_gpu" in found else None,
+        found["metrics"]["usd_per_hour"] if "metrics" in found else None,
     )
 
 
@@ -405,6 +409,7 @@ class Service:
     closed: Closed = field(init=False)
     meter: Meter | None = field(init=False)
     idle_jobs: IdleJobs | None = field(init=False)
+    figures: Figures | None = field(init=False)
     notices: str = field(init=False)
     """The content of NOTICES."""
     listed: float | None = None
@@ -430,6 +435,11 @@ class Service:
         self.meter = Meter(budget, self.state / ON_TIMES, self.control, self.queue) if budget is not None else None
         limit = self.site.idle_gpu
         self.idle_jobs = IdleJobs(limit, self.control, self.queue, self.cancel) if limit is not None else None
+        self.figures = None
+        if self.site.prices is not None:
+            monthly = budget.usd_per_month if budget is not None else None
+            record = self.state / ON_TIMES
+            self.figures = Figures(self.state / FILE, record, self.site.prices, monthly, self.queue)
         self.notices = shown.read_text() if shown.exists() else ""
 
     def run_once(self, now: float, wall: float) -> None:
@@ -465,6 +475,8 @@ class Service:
             if self.sleep is not None:
                 self.sleep.run_once(found, now, wall, gated=is_gated)
         self._record_machines(wall)
+        if self.figures is not None:
+            self.figures.run_once({name: node.slurm for name, node in nodes.items()}, shown, now, wall)
 
     def _close_partitions(self, now: float, wall: float) -> None:
         """Set partitions down or up again, and tell users why."""

@@ -1,0 +1,1 @@
+"""Metrics of the nodes and of the cluster, in Prometheus's text format."""

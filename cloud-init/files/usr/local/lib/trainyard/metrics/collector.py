@@ -1,0 +1,162 @@
+"""Writes a node's metrics to a file that the node exporter reads. A timer starts the program every 30 seconds.
+
+It runs as an unprivileged user and calls nvidia-smi once. The query was tested on an H100 with driver 580.159.04.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from metrics.page import Page, write
+
+OUTPUT = "/run/trainyard-metrics/node.prom"
+JOBS = "/run/trainyard/jobs"
+"""The folder in which the prolog writes a file for each job. The file contains the numbers of the job's GPUs."""
+HEALTH = "/run/trainyard/health/results.json"
+FIGURES = "/var/lib/trainyard/repair/metrics.prom"
+"""The cluster's metrics on the head (repair/figures.py)."""
+OLD_SECONDS = 300.0
+"""Older files are ignored, because the service that writes them has stopped."""
+_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""The first numbers in /proc/stat, in hundredths of a second (proc(5), read 2026-11-27)."""
+_TICKS = 100.0
+_MIB, _MHZ = 2.0**20, 1e6
+_NUMBERS = {
+    "utilization.gpu": ("trainyard_gpu_utilization_percent", 1.0),
+    "memory.used": ("trainyard_gpu_memory_used_bytes", _MIB),
+    "memory.total": ("trainyard_gpu_memory_total_bytes", _MIB),
+    "power.draw": ("trainyard_gpu_power_watts", 1.0),
+    "enforced.power.limit": ("trainyard_gpu_power_limit_watts", 1.0),
+    "temperature.gpu": ("trainyard_gpu_temperature_celsius", 1.0),
+    "temperature.memory": ("trainyard_gpu_memory_temperature_celsius", 1.0),
+    "clocks.sm": ("trainyard_gpu_sm_clock_hertz", _MHZ),
+    "clocks.max.sm": ("trainyard_gpu_sm_clock_max_hertz", _MHZ),
+}
+"""Mapping from a field of nvidia-smi to the metric and the factor to its unit."""
+_KINDS = {
+    "ecc.errors.corrected.volatile.total": ("trainyard_gpu_ecc_errors_total", "corrected"),
+    "ecc.errors.uncorrected.volatile.total": ("trainyard_gpu_ecc_errors_total", "uncorrected"),
+    "remapped_rows.pending": ("trainyard_gpu_row_remap", "pending"),
+    "remapped_rows.failure": ("trainyard_gpu_row_remap", "failure"),
+}
+"""Mapping from a field of nvidia-smi to the metric and its label `kind`."""
+_REASONS = {0x04: "power_cap", 0x08: "hardware", 0x20: "temperature", 0x40: "hardware_temperature", 0x80: "power_brake"}
+"""Bits of clocks_throttle_reasons.active (nvml.h, nvmlClocksEventReason*, read 2026-11-27). The other bits are not
+faults: idle, and clocks that a user has set."""
+_THROTTLE = "clocks_throttle_reasons.active"
+FIELDS = ("index", "uuid", "name", "pci.bus_id", *_NUMBERS, *_KINDS, _THROTTLE)
+QUERY = ("nvidia-smi", "--format=csv,noheader,nounits", f"--query-gpu={','.join(FIELDS)}")
+_SMI_SECONDS = 20
+_JOB = re.compile(r"\d+")
+
+
+def number(text: str) -> float | None:
+    """Return the number in a field of nvidia-smi, or None if the GPU does not support it ("[N/A]")."""
+    if text in {"Yes", "No"}:
+        return float(text == "Yes")
+    try:
+        return float(int(text, 16)) if text.startswith("0x") else float(text)
+    except ValueError:
+        return None
+
+
+def gpu_rows(output: str) -> Iterator[dict[str, str]]:
+    """Yield a mapping from field to value for each GPU in the output of QUERY. Other lines are ignored."""
+    for line in output.splitlines():
+        values = [value.strip() for value in line.split(",")]
+        if len(values) == len(FIELDS) and values[0].isdigit():
+            yield dict(zip(FIELDS, values))  # noqa: B905  (Python 3.10)
+
+
+def add_gpus(page: Page, rows: Iterable[dict[str, str]]) -> None:
+    """Add the metrics of each GPU."""
+    for row in rows:
+        gpu = row["index"]
+        page.add("trainyard_gpu_info", 1, gpu=gpu, uuid=row["uuid"], model=row["name"])
+        for field, (metric, factor) in _NUMBERS.items():
+            value = number(row[field])
+            if value is not None:
+                page.add(metric, value * factor, gpu=gpu)
+        for field, (metric, kind) in _KINDS.items():
+            value = number(row[field])
+            if value is not None:
+                page.add(metric, value, gpu=gpu, kind=kind)
+        active = number(row[_THROTTLE])
+        for bit, reason in _REASONS.items() if active is not None else ():
+            page.add("trainyard_gpu_throttled", float(bool(int(active or 0) & bit)), gpu=gpu, reason=reason)
+
+
+def device_numbers(root: Path, rows: Iterable[dict[str, str]]) -> dict[str, str]:
+    """Return a mapping from the number in a GPU's device file, which Slurm uses, to its index in nvidia-smi."""
+    found = {}
+    for row in rows:
+        # nvidia-smi prints a domain of eight digits, and the driver's folder has one of four.
+        domain, _, rest = row["pci.bus_id"].lower().partition(":")
+        text = _read(root / f"proc/driver/nvidia/gpus/{domain[-4:]}:{rest}/information")
+        minor = re.search(r"(?m)^Device Minor:\s*(\d+)", text)
+        found[minor[1] if minor else row["index"]] = row["index"]
+    return found
+
+
+def add_jobs(page: Page, root: Path, numbers: dict[str, str]) -> None:
+    """Add the job of each allocated GPU. `numbers`: see `device_numbers`."""
+    folder = root / JOBS.lstrip("/")
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if _JOB.fullmatch(file.name):
+            for gpu in _JOB.findall(_read(file)):
+                page.add("trainyard_gpu_job", 1, gpu=numbers.get(gpu, gpu), job=file.name)
+
+
+def add_node(page: Page, root: Path, now: float) -> None:
+    """Add the processors' times and the results of the health checks."""
+    lines = _read(root / "proc/stat").splitlines()
+    for mode, ticks in zip(_MODES, lines[0].split()[1:] if lines else ()):  # noqa: B905  (Python 3.10)
+        page.add("trainyard_cpu_seconds_total", int(ticks) / _TICKS, mode=mode)
+    page.add("trainyard_cpus", sum(re.match(r"cpu\d", line) is not None for line in lines))
+    try:
+        found = json.loads(_read(root / HEALTH.lstrip("/")) or "{}")
+    except ValueError:
+        return
+    if now - found.get("time", 0.0) < OLD_SECONDS:
+        for check, (state, _) in found.get("results", {}).items():
+            if state in {"pass", "fail"}:
+                page.add("trainyard_health_check_failed", float(state == "fail"), check=check)
+
+
+def collect(root: Path, smi_output: str, now: float) -> str:
+    """Return the text for the node exporter. `now` is in seconds since 1970."""
+    page, rows = Page(), list(gpu_rows(smi_output))
+    add_node(page, root, now)
+    add_gpus(page, rows)
+    add_jobs(page, root, device_numbers(root, rows))
+    figures = root / FIGURES.lstrip("/")
+    is_new = figures.exists() and now - figures.stat().st_mtime < OLD_SECONDS
+    return page.text + (_read(figures) if is_new else "")
+
+
+def smi_output() -> str:
+    """Return the output of nvidia-smi, or "" if it does not exist or does not work."""
+    try:
+        done = subprocess.run(QUERY, capture_output=True, text=True, check=False, timeout=_SMI_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def main() -> None:
+    """Write the metrics once."""
+    os.umask(0o022)
+    write(Path(OUTPUT), collect(Path("/"), smi_output(), time.time()))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

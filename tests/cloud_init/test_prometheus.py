@@ -1,0 +1,222 @@
+"""The alerts, and the real Prometheus, Alertmanager and node exporter on loopback with the nodes' configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from components.node.monitoring import ALERTMANAGER_PORT, NODE_PORT, RULES, render_monitoring
+from tests.cloud_init.stage_sandbox import STAGES
+from tests.components.node.test_monitoring import planned
+from trainyard.project import ROOT
+
+PROGRAMS = ("prometheus", "promtool", "prometheus-node-exporter", "prometheus-alertmanager", "amtool")
+pytestmark = pytest.mark.skipif(
+    not all(map(shutil.which, PROGRAMS)), reason="needs Debian's prometheus, -node-exporter and -alertmanager"
+)
+FILES = STAGES.parents[4]
+UNITS = FILES / "etc/systemd/system"
+ALERTS = FILES / RULES.lstrip("/")
+
+
+def flags(unit: str, *without: str) -> list[str]:
+    """Return the options in a unit's ExecStart without those that depend on the node."""
+    line = re.search(r"(?ms)^ExecStart=\S+ (.*?[^\\])$", (UNITS / f"{unit}.service").read_text())
+    assert line
+    words = line[1].replace("\\\n", " ").replace("$$", "$").split()
+    return [word for word in words if not word.startswith(without)]
+
+
+def wait_for(what: str, found: Callable[[], Any]) -> Any:
+    """Return the result as soon as it is true, within 40 seconds."""
+    end = time.monotonic() + 40
+    while time.monotonic() < end:
+        try:
+            if result := found():
+                return result
+        except OSError:
+            pass
+        time.sleep(0.3)
+    raise AssertionError(f"waited for {what}")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def get(port: int, path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        return answer.read().decode()
+
+
+def query(port: int, expression: str) -> list[dict[str, Any]]:
+    found = json.loads(get(port, f"/api/v1/query?query={urllib.request.quote(expression)}"))  # type: ignore[attr-defined]
+    rows: list[dict[str, Any]] = found["data"]["result"]
+    return rows
+
+
+@contextmanager
+def running(*command: str) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+@contextmanager
+def webhook() -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Run a server that records JSON documents. Yield its port and the documents."""
+    received: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, received
+        server.shutdown()
+
+
+def existing_prometheus(first: int) -> dict[str, Any]:
+    """Return the configuration of another Prometheus in docs/monitoring.md. `first` is the port of the cluster's."""
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    [block] = [text for text in re.findall(r"(?s)```yaml\n(.*?)```", page) if "scrape_configs" in text]
+    config: dict[str, Any] = yaml.safe_load(block.replace("localhost:9090", f"127.0.0.1:{first}"))
+    return config
+
+
+@dataclass
+class Site:
+    """The ports of the exporter, of the cluster's Prometheus and of another one, and the messages about alerts."""
+
+    exporter: int
+    first: int
+    second: int
+    received: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    exporter_port, first, another, manager_port = (free_port() for _ in range(4))
+    with ExitStack() as stack:
+        port, received = stack.enter_context(webhook())
+        files = render_monitoring(planned({"webhook": "http://x"}), f"http://127.0.0.1:{port}/alerts")
+        config = yaml.safe_load(files["monitoring/prometheus.yml"])
+        config["global"] |= {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+        config["scrape_configs"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{exporter_port}"]
+        text = yaml.safe_dump(config).replace(f"127.0.0.1:{ALERTMANAGER_PORT}", f"127.0.0.1:{manager_port}")
+        text = text.replace(RULES, str(ALERTS))
+        second = existing_prometheus(first) | {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}}
+        manager = files["monitoring/alertmanager.yml"].replace("group_wait: 30s", "group_wait: 1s")
+        for name, content in {
+            "first.yml": text,
+            "second.yml": yaml.safe_dump(second),
+            "alertmanager.yml": manager,
+            "node.prom": "trainyard_spent_usd 90\ntrainyard_limit_usd 100\n",
+        }.items():
+            (folder / name).write_text(content)
+        own = ("--config", "--web.listen", "--storage")
+        exporter = flags("trainyard-exporter", "--web.listen", "--collector.textfile.dir")
+        stack.enter_context(
+            running(PROGRAMS[2], *exporter, f"--web.listen-address=127.0.0.1:{exporter_port}",
+                    f"--collector.textfile.directory={folder}")
+        )  # fmt: skip
+        stack.enter_context(
+            running(PROGRAMS[3], *flags("trainyard-alertmanager", *own), f"--config.file={folder}/alertmanager.yml",
+                    f"--web.listen-address=127.0.0.1:{manager_port}", f"--storage.path={folder}/alerts")
+        )  # fmt: skip
+        for name, listening in (("first", first), ("second", another)):
+            stack.enter_context(
+                running("prometheus", *flags("trainyard-prometheus", *own), f"--config.file={folder}/{name}.yml",
+                        f"--storage.tsdb.path={folder}/{name}", f"--web.listen-address=127.0.0.1:{listening}")
+            )  # fmt: skip
+        yield Site(exporter_port, first, another, received)
+
+
+def test_the_configuration_is_valid(tmp_path: Path) -> None:
+    files = render_monitoring(planned({"webhook": "http://x", "email": {"to": "a@b.org", "relay": "b.org:25"}}))
+    for name, text in files.items():
+        (tmp_path / Path(name).name).write_text(text.replace(RULES, str(ALERTS)))
+    for command in (("promtool", "check", "config", "prometheus.yml"), ("amtool", "check-config", "alertmanager.yml")):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_alerts_fire_for_the_right_series(tmp_path: Path) -> None:
+    cases = Path(__file__).with_name("alerts_test.yml").read_text()
+    tested = set(re.findall(r"alertname: (\w+)", cases))
+    assert tested == set(re.findall(r"- alert: (\w+)", ALERTS.read_text()))
+    (tmp_path / "test.yml").write_text(cases.replace("RULES", str(ALERTS)))
+    command = ["promtool", "test", "rules", str(tmp_path / "test.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_metrics_of_a_node_are_stored_under_its_name(site: Site) -> None:
+    [row] = wait_for("the exporter", lambda: query(site.first, "node_load1"))
+    labels = {"instance": "yard-head", "group": "head", "job": "node"}
+    assert row["metric"].items() >= labels.items()
+    assert query(site.first, "trainyard_limit_usd")[0]["value"][1] == "100"
+    # The stored metrics are limited.
+    assert "node_memory_Slab_bytes" in get(site.exporter, "/metrics")
+    assert query(site.first, "node_memory_Slab_bytes") == []
+    assert query(site.first, 'up{job="node",instance="yard-gpu-0"}')[0]["value"][1] == "0"
+
+
+def test_another_prometheus_reads_the_metrics(site: Site) -> None:
+    [row] = wait_for("the second Prometheus", lambda: query(site.second, 'trainyard_limit_usd{job="node"}'))
+    assert row["metric"]["instance"] == "yard-head"
+    assert row["metric"]["cluster"] == "yard"
+
+
+def test_an_alert_reaches_the_webhook(site: Site) -> None:
+    def alerts() -> list[dict[str, Any]]:
+        return [alert for message in site.received for alert in message["alerts"]]
+
+    [budget] = wait_for("the alert", alerts)
+    assert budget["labels"]["alertname"] == "BudgetAlmostSpent"
+    assert budget["annotations"]["summary"] == "90% of limits.max_usd_per_month is spent"
+
+
+def test_services_listen_only_inside_the_cluster() -> None:
+    listening = [
+        word
+        for unit in ("trainyard-exporter", "trainyard-prometheus", "trainyard-alertmanager")
+        for word in flags(unit)
+        if word.startswith("--web.listen-address=")
+    ]
+    assert listening == [
+        "--web.listen-address=${address}:${node_port}",
+        "--web.listen-address=${address}:${prometheus_port}",
+        "--web.listen-address=127.0.0.1:${alertmanager_port}",
+    ]
+    assert NODE_PORT == 19100
+    # Without this option, Alertmanager also listens on port 9094 of all addresses.
+    assert "--cluster.listen-address=" in flags("trainyard-alertmanager")
