@@ -103,6 +103,7 @@ DOCUMENTS: Mapping[str, Any] = {
     | _list(_document("CostOfJob", "With --jobs.", JobCost))
     | _document("Bill", "With --job.", JobBill),
     "cp": _document("Copy", source=str, target=str),
+    "dashboards": _document("Dashboards", files=Texts),
     "data synth": _document("Dataset", synthetic=int, vocab=int, token_bytes=int, documents=int, tokens=int),
     "data verify": DATASET
     | _document("Hosts", whole=bool, hosts=GenericAlias(dict, (str, DATASET)), trouble=dict[str, str]),

@@ -43,7 +43,18 @@ def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
 
 
 COMMANDS = sorted(map(" ".join, commands(command_tree(app))))
-WITHOUT_A_CLUSTER = {"checks", "hosts scan", "init", "new", "preview", "prices update", "recipes", "schema", "size"}
+WITHOUT_A_CLUSTER = {
+    "checks",
+    "dashboards",
+    "hosts scan",
+    "init",
+    "new",
+    "preview",
+    "prices update",
+    "recipes",
+    "schema",
+    "size",
+}
 """Commands that do not read a cluster's outputs."""
 
 

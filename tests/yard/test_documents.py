@@ -88,6 +88,7 @@ LOCAL = {
     "bench scaling": "bench scaling --from FOLDER/record.json",
     "bench train": "bench train --from FOLDER/record.json",
     "checks": "checks",
+    "dashboards": "dashboards --output FOLDER/dashboards",
     "data synth": "data synth FOLDER/new --here --tokens 5K",
     "data verify": "data verify FOLDER/data --here",
     "env build": "env build torch --dry-run",

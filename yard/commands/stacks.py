@@ -1,4 +1,4 @@
-"""Commands for projects and stack files: new, init, preview, checks, schema, prices, bake."""
+"""Commands for projects and stack files: new, init, preview, checks, schema, dashboards, prices, bake."""
 
 from __future__ import annotations
 
@@ -227,6 +227,25 @@ def schema(
 
         found = stack_schema()
     say(json.dumps(found, indent=None if as_json else 1))
+
+
+@app.command()
+def dashboards(
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder for the files.")] = Path("dashboards"),
+    as_json: JsonOption = False,
+) -> None:
+    """Write Grafana dashboards for a cluster's metrics (docs/monitoring.md), one JSON file for each."""
+    from yard.dashboards import write
+
+    try:
+        files = [str(path) for path in write(output)]
+    except OSError as error:
+        raise ClusterError(f"{output}: {error.strerror}. Fix: choose another folder with --output") from error
+    if as_json:
+        say_json({"files": files})
+        return
+    for file in files:
+        say(f"written: {file}")
 
 
 price_list = typer.Typer(name="prices", rich_markup_mode=None)
