@@ -98,14 +98,14 @@ def memory_mib(pid: int) -> dict[str, float]:
 
 def main(seconds: int) -> None:
     """Run the measurement and print a line every 30 seconds."""
-    limit = re.search(r"(?m)^Environment=(GOMEMLIMIT)=(\d+)", SERVICE.read_text())
+    limits = dict(re.findall(r"\b(GO\w+)=(\d+)", SERVICE.read_text()))
     page = PAGE.read_text()
     server = serve([variant(page, seed) for seed in range(_VARIANTS)])
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "prometheus.yml").write_text(on_loopback(plan_of(NODES)))
         command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
                    f"--web.listen-address=127.0.0.1:{_PORT}", "--query.max-concurrency=4"]  # fmt: skip
-        environment = os.environ | ({limit[1]: limit[2]} if limit else {})
+        environment = os.environ | limits
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         try:
             for at in range(0, seconds + 1, 30):

@@ -48,6 +48,9 @@ def _numbers(*panels: tuple[str, str, str]) -> tuple[Panel, ...]:
 
 _ON_JOB = 'on (instance, gpu) group_left (job) trainyard_gpu_job{job=~"$job"}'
 _NODE = 'instance=~"$node"'
+_UTILIZATION = f"trainyard_gpu_utilization_percent{{{_NODE}}}"
+_THROTTLED = f"trainyard_gpu_throttled{{{_NODE}}} == 1"
+_FAILED = f"trainyard_health_check_failed{{{_NODE}}} == 1"
 _CPU = f'sum by (instance) (rate(trainyard_cpu_seconds_total{{mode!~"idle|iowait",{_NODE}}}[{_RATE}]))'
 
 CLUSTER = Dashboard(
@@ -77,16 +80,12 @@ NODE = Dashboard(
     "node",
     "Trainyard: node",
     (
-        Panel(
-            "GPU utilization", "percent", {"GPU {{gpu}}": f"trainyard_gpu_utilization_percent{{{_NODE}}}"}, highest=100
-        ),
+        Panel("GPU utilization", "percent", {"GPU {{gpu}}": _UTILIZATION}, highest=100),
         Panel("GPU memory", "bytes", {"GPU {{gpu}}": f"trainyard_gpu_memory_used_bytes{{{_NODE}}}"}),
         Panel("GPU power", "watt", {"GPU {{gpu}}": f"trainyard_gpu_power_watts{{{_NODE}}}"}),
         Panel("GPU temperature", "celsius", {"GPU {{gpu}}": f"trainyard_gpu_temperature_celsius{{{_NODE}}}"}),
         Panel("GPU clock", "hertz", {"GPU {{gpu}}": f"trainyard_gpu_sm_clock_hertz{{{_NODE}}}"}),
-        Panel(
-            "Reasons for low clocks", "short", {"GPU {{gpu}}: {{reason}}": f"trainyard_gpu_throttled{{{_NODE}}} == 1"}
-        ),
+        Panel("Reasons for low clocks", "short", {"GPU {{gpu}}: {{reason}}": _THROTTLED}),
         Panel("Memory errors", "short", {"GPU {{gpu}}: {{kind}}": f"trainyard_gpu_ecc_errors_total{{{_NODE}}}"}),
         Panel("Processors", "short", {"busy": _CPU, "installed": f"trainyard_cpus{{{_NODE}}}"}),
         Panel(
@@ -136,9 +135,7 @@ NODE = Dashboard(
                 "{{device}} written": f"rate(node_disk_written_bytes_total{{{_NODE}}}[{_RATE}])",
             },
         ),
-        Panel(
-            "Failed health checks", "short", {"{{check}}": f"trainyard_health_check_failed{{{_NODE}}} == 1"}, "table"
-        ),
+        Panel("Failed health checks", "short", {"{{check}}": _FAILED}, "table"),
     ),
     {"node": 'label_values(up{job="node"}, instance)'},
 )

@@ -8,15 +8,15 @@ import stat
 from pathlib import Path
 
 import pytest
-from metrics.collector import FIGURES, HEALTH, JOBS, OLD_SECONDS, OUTPUT, QUERY, collect
+from metrics.collector import FIGURES, HEALTH, OLD_SECONDS, OUTPUT, QUERY, collect
 from metrics.page import METRICS, Page, write
 from repair.figures import FILE, INTERVAL_SECONDS, Figures
 from repair.figures import JOBS as LISTED
 from repair.service import Service, parse_nodes, read_site
 
-from tests.cloud_init.node_sandbox import NodeSandbox
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 from trainyard.faults import ON_TIMES
+from trainyard.idle_gpus import FOLDER
 
 H100 = (
     "{0}, GPU-aaadde31-{0}, NVIDIA H100 80GB HBM3, 00000000:00:0{1}.0, 98, 71000, 81559, 672.21, 700.00, 55, {2}, "
@@ -33,8 +33,8 @@ def node(root: Path) -> Path:
         "proc/stat": "cpu  100 0 50 900 5 0 1 0 0 0\ncpu0 50 0 25 450\ncpu1 50 0 25 450\n",
         HEALTH: json.dumps({"time": NOW - 10, "results": {"gpu-xid": ["fail", "Xid 79"], "munge": ["pass", ""],
                                                            "nfs-hang": ["unknown", "x"]}}),
-        f"{JOBS}/12": "0\n",
-        f"{JOBS}/13": "1\n",
+        f"{FOLDER}/12": "0\n",
+        f"{FOLDER}/13": "1\n",
         # Slurm's numbers are those of the device files.
         "proc/driver/nvidia/gpus/0000:00:06.0/information": "Model: \t NVIDIA\nDevice Minor: \t 1\n",
         "proc/driver/nvidia/gpus/0000:00:07.0/information": "Model: \t NVIDIA\nDevice Minor: \t 0\n",
@@ -178,22 +178,6 @@ def test_the_repair_service_writes_the_metrics(tmp_path: Path) -> None:
     assert 'trainyard_nodes{state="busy"} 1\n' in (tmp_path / FILE).read_text()
 
 
-@pytest.mark.parametrize("has_folder", [True, False])
-def test_prolog_and_epilog_note_the_gpus_of_a_job(tmp_path: Path, has_folder: bool) -> None:
-    sandbox, folder = NodeSandbox(tmp_path), tmp_path / "run/trainyard/jobs"
-    sandbox.write("etc/passwd", "trainer:x:2000:2000::/home/trainer:/bin/bash\n")
-    if has_folder:
-        folder.mkdir(parents=True)
-    job = {"SLURM_JOB_ID": "17", "SLURM_JOB_UID": "2000", "SLURM_JOB_GID": "2000", "SLURM_JOB_GPUS": "0,1"}
-    done = sandbox.run("sbin/trainyard-prolog", **job)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (folder / "17").exists() is has_folder
-    if has_folder:
-        assert (folder / "17").read_text() == "0,1\n"
-    assert sandbox.run("sbin/trainyard-epilog", **job | {"SLURM_JOB_UID": "0"}).returncode == 0
-    assert not (folder / "17").exists()
-
-
 def test_every_metric_has_a_type_and_a_description() -> None:
     assert all(kind == ("counter" if name.endswith("_total") else "gauge") for name, (kind, _) in METRICS.items())
     assert all(about.endswith(".") and "\n" not in about for _, about in METRICS.values())
@@ -216,7 +200,6 @@ def test_the_stage_starts_the_installation_in_the_background(tmp_path: Path, rol
     assert stage(tmp_path, role) == []
     (tmp_path / "etc/trainyard/monitoring.env").write_text(PARAMETERS)
     assert stage(tmp_path, role) == ["systemctl restart --no-block trainyard-monitoring.service"]
-    assert (tmp_path / "run/trainyard/jobs").is_dir()
     assert (tmp_path / "etc/trainyard/metrics.env").read_text() == f"{PARAMETERS}address=10.0.0.4\n"
     assert (tmp_path / "etc/trainyard/prometheus.yml").exists() is (role == "head")
     (tmp_path / "etc/trainyard/monitoring.env").unlink()

@@ -187,7 +187,8 @@ def test_metrics_of_a_node_are_stored_under_its_name(site: Site) -> None:
     # The stored metrics are limited.
     assert "node_memory_Slab_bytes" in get(site.exporter, "/metrics")
     assert query(site.first, "node_memory_Slab_bytes") == []
-    assert query(site.first, 'up{job="node",instance="yard-gpu-0"}')[0]["value"][1] == "0"
+    [row] = wait_for("the other node", lambda: query(site.first, 'up{job="node",instance="yard-gpu-0"}'))
+    assert row["value"][1] == "0"
 
 
 def test_another_prometheus_reads_the_metrics(site: Site) -> None:

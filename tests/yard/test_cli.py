@@ -44,16 +44,7 @@ def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
 
 COMMANDS = sorted(map(" ".join, commands(command_tree(app))))
 WITHOUT_A_CLUSTER = {
-    "checks",
-    "dashboards",
-    "hosts scan",
-    "init",
-    "new",
-    "preview",
-    "prices update",
-    "recipes",
-    "schema",
-    "size",
+    *("checks", "dashboards", "hosts scan", "init", "new", "preview", "prices update", "recipes", "schema", "size")
 }
 """Commands that do not read a cluster's outputs."""
 

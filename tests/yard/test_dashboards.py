@@ -47,7 +47,7 @@ SCHEMA = {
                 "properties": {
                     "type": {"enum": ["timeseries", "stat", "table"]},
                     "datasource": SOURCE,
-                    "gridPos": {"required": ["x", "y", "w", "h"], "additionalProperties": {"type": "integer", "minimum": 0}},
+                    "gridPos": {"required": ["x", "y", "w", "h"], "additionalProperties": {"type": "integer"}},
                     "fieldConfig": {"required": ["defaults", "overrides"]},
                     "targets": {
                         "minItems": 1,
@@ -111,11 +111,8 @@ def test_a_dashboard_has_grafanas_structure(dashboard: Dashboard) -> None:
     places = [panel["gridPos"] for panel in document["panels"]]
     assert all(place["x"] + place["w"] <= 24 for place in places)
     for one, other in combinations(places, 2):
-        apart = [
-            one[axis] + one[size] <= other[axis] or other[axis] + other[size] <= one[axis]
-            for axis, size in ("xw", "yh")
-        ]
-        assert any(apart), (one, other)
+        pairs = [(first, second, *names) for first, second in ((one, other), (other, one)) for names in ("xw", "yh")]
+        assert any(first[axis] + first[size] <= second[axis] for first, second, axis, size in pairs), (one, other)
     used = set(re.findall(r"\$(?!__|1)\{?(\w+)", json.dumps(document["panels"])))
     assert used == {variable["name"] for variable in document["templating"]["list"]}
 

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from metrics.page import Page, write
+from trainyard.idle_gpus import FOLDER
 
 OUTPUT = "/run/trainyard-metrics/node.prom"
-JOBS = "/run/trainyard/jobs"
-"""The folder in which the prolog writes a file for each job. The file contains the numbers of the job's GPUs."""
 HEALTH = "/run/trainyard/health/results.json"
 FIGURES = "/var/lib/trainyard/repair/metrics.prom"
 """The cluster's metrics on the head (repair/figures.py)."""
@@ -105,8 +104,8 @@ def device_numbers(root: Path, rows: Iterable[dict[str, str]]) -> dict[str, str]
 
 
 def add_jobs(page: Page, root: Path, numbers: dict[str, str]) -> None:
-    """Add the job of each allocated GPU. `numbers`: see `device_numbers`."""
-    folder = root / JOBS.lstrip("/")
+    """Add the job of each allocated GPU, from the files of the prolog. `numbers`: see `device_numbers`."""
+    folder = root / FOLDER.lstrip("/")
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         if _JOB.fullmatch(file.name):
             for gpu in _JOB.findall(_read(file)):
