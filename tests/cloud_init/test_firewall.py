@@ -98,6 +98,47 @@ def only(*callers: str, others: str) -> dict[str, str]:
     return {caller: "open" if caller in callers else others for caller in CALLERS}
 
 
+_METRICS = """
+import os, socket, sys, threading
+def answer(listener, caller):
+    os.seteuid(listener)
+    server = socket.create_server(("127.0.0.1", 19100))
+    os.seteuid(0)
+    os.seteuid(caller)
+    client = socket.socket()
+    client.settimeout(2)
+    try:
+        client.connect(("127.0.0.1", 19100))
+        return "open"
+    except ConnectionRefusedError:
+        return "refused"
+    except TimeoutError:
+        return "silent"
+    finally:
+        os.seteuid(0)
+        client.close()
+        server.close()
+print(*(answer(*map(int, pair.split(":"))) for pair in sys.argv[1:]))
+"""
+"""Prints whether a caller reaches a program on the exporter's port. The arguments are LISTENER:CALLER (uids)."""
+
+
+@namespaces
+@pytest.mark.parametrize("existing", ["", "yes"])
+def test_users_neither_reach_nor_replace_an_exporter(tmp_path: Path, existing: str) -> None:
+    (tmp_path / "etc/trainyard").mkdir(parents=True)
+    (tmp_path / "etc/trainyard/monitoring.env").write_text("node_port=19100\nprometheus_port=19090\n")
+    file = rules(tmp_path, "ports", existing, people="user ann 10001 user -\n")
+    script = f'ip link set lo up; nft -f {file}; exec {sys.executable} -c "$0" "$@"'
+    pairs = ("0:0", "104:0", "104:104", "104:2000", "104:10001", "2000:0", "10001:0")
+    command = ["unshare", "--net", "bash", "-euc", script, _METRICS, *pairs]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    expected = ["open"] * 3 + ["refused"] * 2 + ["silent"] * 2
+    assert (done.stderr, done.stdout.split()) == ("", expected)
+    text = file.read_text()
+    assert ("tcp dport { 19100,19090 } reject with tcp reset" in text) is bool(existing)
+
+
 @dataclass(frozen=True)
 class Found:
     """The kind of a node, and the answers with its rules."""
