@@ -46,7 +46,7 @@ def _numbers(*panels: tuple[str, str, str]) -> tuple[Panel, ...]:
     return tuple(Panel(title, unit, {"": query}, "stat", 4) for title, unit, query in panels)
 
 
-_ON_JOB = 'on (instance, gpu) group_left (job) trainyard_gpu_job{job=~"$job"}'
+_ON_JOB = 'on (instance, gpu) group_left (slurm_job) trainyard_gpu_job{slurm_job=~"$job"}'
 _NODE = 'instance=~"$node"'
 _UTILIZATION = f"trainyard_gpu_utilization_percent{{{_NODE}}}"
 _THROTTLED = f"trainyard_gpu_throttled{{{_NODE}}} == 1"
@@ -144,7 +144,7 @@ JOB = Dashboard(
     "Trainyard: job",
     (
         *_numbers(
-            ("GPUs", "short", 'count(trainyard_gpu_job{job=~"$job"})'),
+            ("GPUs", "short", 'count(trainyard_gpu_job{slurm_job=~"$job"})'),
             ("Mean utilization", "percent", f"avg(trainyard_gpu_utilization_percent * {_ON_JOB})"),
             ("Power", "watt", f"sum(trainyard_gpu_power_watts * {_ON_JOB})"),
         ),
@@ -168,7 +168,7 @@ JOB = Dashboard(
             highest=1,
         ),
     ),
-    {"job": "label_values(trainyard_gpu_job, job)"},
+    {"job": "label_values(trainyard_gpu_job, slurm_job)"},
 )
 COST = Dashboard(
     "cost",

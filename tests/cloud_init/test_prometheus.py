@@ -31,6 +31,7 @@ pytestmark = pytest.mark.skipif(
 )
 FILES = STAGES.parents[4]
 UNITS = FILES / "etc/systemd/system"
+PAGE = Path(__file__).with_name("exporter_page.txt")
 ALERTS = FILES / RULES.lstrip("/")
 
 
@@ -71,6 +72,10 @@ def query(port: int, expression: str) -> list[dict[str, Any]]:
     found = json.loads(get(port, f"/api/v1/query?query={urllib.request.quote(expression)}"))  # type: ignore[attr-defined]
     rows: list[dict[str, Any]] = found["data"]["result"]
     return rows
+
+
+OWN = [line for line in PAGE.read_text().splitlines(keepends=True) if re.match("trainyard_(gpu|health)", line)]
+"""The metrics of a node with eight GPUs."""
 
 
 @contextmanager
@@ -139,7 +144,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "first.yml": text,
             "second.yml": yaml.safe_dump(second),
             "alertmanager.yml": manager,
-            "node.prom": "trainyard_spent_usd 90\ntrainyard_limit_usd 100\n",
+            "node.prom": "trainyard_spent_usd 90\ntrainyard_limit_usd 100\n" + "".join(OWN),
         }.items():
             (folder / name).write_text(content)
         own = ("--config", "--web.listen", "--storage")
@@ -184,6 +189,11 @@ def test_metrics_of_a_node_are_stored_under_its_name(site: Site) -> None:
     labels = {"instance": "yard-head", "group": "head", "job": "node"}
     assert row["metric"].items() >= labels.items()
     assert query(site.first, "trainyard_limit_usd")[0]["value"][1] == "100"
+    # Prometheus renames a label that its targets also have.
+    for metric in {re.split("[{ ]", line)[0] for line in OWN}:
+        rows = query(site.first, metric)
+        assert rows, metric
+        assert not [name for row in rows for name in row["metric"] if name.startswith("exported_")]
     # The stored metrics are limited.
     assert "node_memory_Slab_bytes" in get(site.exporter, "/metrics")
     assert query(site.first, "node_memory_Slab_bytes") == []

@@ -109,7 +109,8 @@ def add_jobs(page: Page, root: Path, numbers: dict[str, str]) -> None:
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         if _JOB.fullmatch(file.name):
             for gpu in _JOB.findall(_read(file)):
-                page.add("trainyard_gpu_job", 1, gpu=numbers.get(gpu, gpu), job=file.name)
+                # Prometheus itself sets a label `job`.
+                page.add("trainyard_gpu_job", 1, gpu=numbers.get(gpu, gpu), slurm_job=file.name)
 
 
 def add_node(page: Page, root: Path, now: float) -> None:
