@@ -62,6 +62,10 @@ SHARED: dict[str, tuple[str, str]] = {
         f"case $* in *follow*) {ENDED} ;; *repair.json*) printf '{{}}\\n1\\n' ;; *) {JOB} ;; esac",
     ),
     "nodes": ("nodes", "echo 'yard-gpu-0|idle|none'"),
+    "top": (
+        "top",
+        f"case $* in *scontrol*) {RUNNING} ;; *sinfo*) echo 'yard-gpu-0|allocated|none' ;; *) echo '{{}}' ;; esac",
+    ),
     "notebook": ("notebook 7", f"case $* in *scontrol*) {RUNNING} ;; *) echo '10.77.2.1 /run/s token' ;; esac"),
     "ps": ("ps", f"case $* in *repair.json*) printf '{{}}\\n1\\n' ;; *) {JOB} ;; esac"),
     "pull": ("pull --records records", RECORDED),

@@ -317,6 +317,22 @@ def ps(
 
 
 @app.command()
+def top(
+    interval: Annotated[int, typer.Option("--interval", min=2, help="Seconds between two refreshes.")] = 5,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Show nodes, GPUs and jobs, and refresh them until you press q.
+
+    Use of GPUs, steps and loss are shown for your own jobs. Without a terminal, the command prints one screen.
+    """
+    from yard.run.top import top as show_top
+
+    show_top(remote_of(stack, outputs), interval, as_json)
+
+
+@app.command()
 def usage(
     month: Annotated[
         str | None,

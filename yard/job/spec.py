@@ -53,7 +53,8 @@ SHARED_SCRIPT = "yard.sh"
 OWN_FILES = frozenset(
     {SHARED_SCRIPT, "job.sbatch", "job.sh", "job.log", "job.json", "run.sh", "setup.sh", "secrets.sh"}
     | {"state.json", "hostfile", "events", "runner", "code", "submit.sh", "snapshot.json", "snapshot.diff"}
-    | {ENVIRONMENT_FILE, "venv", "run-id", "goodput.py", "flight.py", "flight", "record.json", "nccl"}
+    | {ENVIRONMENT_FILE, "venv", "run-id", "record.json", "nccl"}
+    | {"goodput.py", "flight.py", "flight", "hang.py", "hang"}
 )
 """The names of the files that yard writes to a run folder."""
 

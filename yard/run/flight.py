@@ -3,7 +3,8 @@
 yard sends this file with each job. `flight.py watch PID` runs next to a node's first task, until the task with this PID
 ends. It writes flight/START-NODE.jsonl in the run folder: the facts about the node, and a sample every ten seconds.
 `flight.py read JOB=RUN_DIR...` runs on the head, and prints one JSON document for each job, which contains the run
-folder's records in a size that does not depend on the job's duration. Both need only Python 3.10, and no root rights.
+folder's records in a size that does not depend on the job's duration. `flight.py now JOB=RUN_DIR...` prints the newest
+records. All commands need only Python 3.10, and no root rights.
 
 The fields of nvidia-smi, whose units are W, MHz, degrees Celsius and MiB, and the meaning of the clock event reasons
 are from `nvidia-smi --help-query-gpu` and nvml.h (nvmlClocksEventReasons), read 2026-11-27.
@@ -279,13 +280,36 @@ def read(run_dir: Path, state: Path) -> dict[str, Any]:
 
 def messages(log: Path) -> list[str]:
     """Return yard's last messages in a job's log, for example about the rank that failed first."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
-            lines = file.read(_TAIL).decode(errors="replace").splitlines()
-    except OSError:
-        return []
+    lines = _end(log, _TAIL)
     return [line[6:_LONGEST] for line in lines if line.startswith("yard: ")][-_MOST_MESSAGES:]
+
+
+def now(run_dir: Path) -> dict[str, Any]:
+    """Return the last recorded step, and each node's last sample since the job's last start."""
+    events = _end(run_dir / "events")
+    saves = [line.split(" ", 2)[2] for line in events if line.split(" ")[1:2] == ["saves"]]
+    starts = [line.split(" ")[2] for line in events if re.match(r"\d+ start \d+ ", line)]
+    step, nodes = None, {}
+    for line in _end(Path(saves[-1] if saves else run_dir) / "metrics.jsonl"):
+        with suppress(ValueError):
+            row = json.loads(line)
+            step = row if isinstance(row, dict) and "step" in row else step
+    for path in (run_dir / FOLDER).glob(f"{starts[-1]}-*.jsonl") if starts else ():
+        with suppress(ValueError, IndexError):
+            sample = json.loads(_end(path)[-1])
+            if isinstance(sample, list):
+                nodes[path.stem.partition("-")[2]] = sample
+    return {"step": step, "nodes": nodes}
+
+
+def _end(path: Path, most: int = 1 << 16) -> list[str]:
+    """Return the last lines of a regular file, or an empty list if it cannot be read."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - most))
+                return file.read(most).decode(errors="replace").splitlines()
+    return []
 
 
 def _start_of(path: Path) -> int:
@@ -427,6 +451,10 @@ def bandwidths(record: Mapping[str, Any], boots: Mapping[str, str]) -> list[dict
 def main(words: Sequence[str]) -> None:
     if words[0] == "watch":
         watch(int(words[1]), os.environ)
+        return
+    if words[0] == "now":
+        folders = {job: Path(run_dir) for job, _, run_dir in (word.partition("=") for word in words[1:])}
+        sys.stdout.write(json.dumps({job: now(run_dir) for job, run_dir in folders.items()}) + "\n")
         return
     state = Path(words[1])
     for job, _, run_dir in (word.partition("=") for word in words[2:]):

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainyard.errors import JobError, RemoteError
 from trainyard.faults import HISTORY, Change, fault, flags, is_in_service
+from trainyard.outputs import Cluster
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
 from yard.run.fair_use import held, is_limit, refusal
@@ -39,7 +40,7 @@ _EVENT = re.compile(r"(?m)^(\d+) (start|end|fault)(?: (\S+) (\d+) (.+))?")
 _LAST_DAYS = 30
 _SIGNALLED = 128
 """An exit code above this number means that a signal ended the process."""
-_COLOURS = {
+COLOURS = {
     **dict.fromkeys(("FAILED", "NODE_FAIL", "TIMEOUT", "LOST", "down", "down*"), "red"),
     **dict.fromkeys(("COMPLETED", "idle"), "green"),
     **dict.fromkeys(("RUNNING", "spare"), "cyan"),
@@ -383,7 +384,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
         lines.append((*first, duration(job.elapsed_s), restarts, *(cells if long else ()), why))
     more = ("GOODPUT", "LOST") if long else ()
     owner = ("USER",) if users else ()
-    table(("JOB", *owner, "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, _COLOURS)
+    table(("JOB", *owner, "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, COLOURS)
 
 
 def goodputs_of(
@@ -434,32 +435,16 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
     if history:
         _list_history(remote, as_json)
         return
-    states: dict[str, tuple[str, str]] = {}
-    authors: dict[str, str] = {}
-    missing = "Slurm does not list this node; run `pulumi up`"
     try:
-        scheduler = scheduler_of(cluster.scheduler)
-        states = scheduler.nodes(remote)
+        found = node_rows(remote)
         _show_notices(remote)
-        if not all(is_in_service(state) for state, _ in states.values()):
-            authors = scheduler.authors(remote)
     except RemoteError as error:
         if cluster.unready is None:
             raise
         warn(f"yard: the states of the nodes are unknown: {error}")
-        missing = ""
+        found = _node_rows(cluster, {}, {}, missing="")
     if text := cluster.warning:
         warn(f"yard: {text}")
-    head = {"name": cluster.head.name, "group": "", "state": "head", "reason": "", "why": ""}
-    found: list[dict[str, Any]] = [{**head, "private_ip": cluster.head.private_ip, "gpus": 0, "gpu_type": None}]
-    for node in cluster.nodes:
-        state, reason = states.get(node.name, ("unknown", missing))
-        why = explain_node(state, reason, authors.get(node.name, ""))
-        # In a group with spares, Slurm reserves each node that runs no job.
-        state = "spare" if state == "reserved" and node.group in cluster.spares else state
-        state = (power_state(state) or state) if is_in_service(state) else state.replace("~", "")
-        facts = {"name": node.name, "group": node.group, "state": state, "reason": reason, "why": why}
-        found.append({**facts, "private_ip": node.private_ip, "gpus": node.gpus, "gpu_type": node.gpu_type})
     if as_json:
         say_json(found)
         return
@@ -472,7 +457,34 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         )
         for node in found
     ]
-    table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, _COLOURS)
+    table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, COLOURS)
+
+
+def node_rows(remote: Remote) -> list[dict[str, Any]]:
+    """Return the head and all nodes with their states and reasons, in the format that `--json` prints."""
+    scheduler = scheduler_of(remote.stack.cluster.scheduler)
+    states = scheduler.nodes(remote)
+    is_complete = all(is_in_service(state) for state, _ in states.values())
+    authors = {} if is_complete else scheduler.authors(remote)
+    missing = "Slurm does not list this node; run `pulumi up`"
+    return _node_rows(remote.stack.cluster, states, authors, missing)
+
+
+def _node_rows(
+    cluster: Cluster, states: Mapping[str, tuple[str, str]], authors: Mapping[str, str], missing: str
+) -> list[dict[str, Any]]:
+    """Return the rows. `missing` is the reason of nodes without a state."""
+    head = {"name": cluster.head.name, "group": "", "state": "head", "reason": "", "why": ""}
+    found: list[dict[str, Any]] = [{**head, "private_ip": cluster.head.private_ip, "gpus": 0, "gpu_type": None}]
+    for node in cluster.nodes:
+        state, reason = states.get(node.name, ("unknown", missing))
+        why = explain_node(state, reason, authors.get(node.name, ""))
+        # In a group with spares, Slurm reserves each node that runs no job.
+        state = "spare" if state == "reserved" and node.group in cluster.spares else state
+        state = (power_state(state) or state) if is_in_service(state) else state.replace("~", "")
+        facts = {"name": node.name, "group": node.group, "state": state, "reason": reason, "why": why}
+        found.append({**facts, "private_ip": node.private_ip, "gpus": node.gpus, "gpu_type": node.gpu_type})
+    return found
 
 
 def _list_history(remote: Remote, as_json: bool) -> None:

@@ -433,6 +433,7 @@ class Trainer:
             data_ms = waits / (self.step - counted) * 1e3
             steps = self.step - counted
             record: dict[str, Any] = {"step": self.step, "steps": steps, "loss": mean, "data_ms": data_ms}
+            record["last_step"] = self.options.steps
             record |= self.metrics(seconds)
             if bool(shared[2]):
                 asked = time.monotonic()
