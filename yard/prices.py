@@ -22,7 +22,7 @@ FILE = Path(catalog.__file__).parent / "prices.yaml"
 SCOPE = (
     "List prices of one machine in US dollars per hour, in the region shown. Other regions differ. Spot prices change "
     "at any time; --json shows their dated source. "
-    "Not included: boot and data disks, public IP addresses, NAT, network traffic, discounts, taxes."
+    "Not included: boot and data disks, public IP addresses, NAT, Azure Bastion, network traffic, discounts, taxes."
 )
 URL = "https://prices.azure.com/api/retail/prices"
 SOURCE = "Azure Retail Prices API"

@@ -63,6 +63,9 @@ class ServicePrice(Fact):
     usd_per_gib_hour: float | None = Field(default=None, gt=0)
     usd_per_month_of_size: dict[int, float | None] = Field(default_factory=dict)
     """Mapping from size in GiB to dollars per month. A value is None if the price of that size is unknown."""
+    usd_per_gb: float | None = Field(default=None, gt=0)
+    """The price of traffic after the first `free_gb` of a month. No total includes it."""
+    free_gb: int = Field(default=0, ge=0)
     billed_gib: int = Field(default=1, ge=1)
     most: int | None = Field(default=None, ge=1)
     """The maximum number that is billed, or None if all are billed."""

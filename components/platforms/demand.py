@@ -123,6 +123,17 @@ def unpriced(plan: ClusterPlan) -> tuple[str, ...]:
     return (*hourly_price(plan).unpriced, *(service.name for service in services(plan) if service.usd is None))
 
 
+def traffic(provider: str) -> str:
+    """Return the known prices of network traffic as text. No total includes them, because they depend on use."""
+    rows = service_prices(provider)
+    known = [
+        f"{name} ${row.usd_per_gb:g} per GB" + (f" after {row.free_gb} GB a month" if row.free_gb else "")
+        for name, key in (("to the internet", "internet-traffic"), ("through NAT", "nat-traffic"))
+        if (row := rows.get(key)) is not None and row.usd_per_gb is not None
+    ]
+    return f"network traffic ({', '.join(known)})" if known else "network traffic"
+
+
 def services(plan: ClusterPlan) -> tuple[Service, ...]:
     """Return the shared storage, the gateway, boot disks, public addresses and NAT.
 

@@ -22,6 +22,7 @@ from components.platforms.demand import (
     services,
     spot_priced,
     storage_mib_s,
+    traffic,
     unpriced,
     used_prices,
     used_sources,
@@ -31,7 +32,7 @@ from yard.preview.difference import Difference, FileDiff
 from yard.preview.report import Preview, Report, capacity
 from yard.show import console as standard_console
 
-NOT_INCLUDED = "network traffic (through NAT $0.045 per GB), discounts, taxes"
+NOT_INCLUDED = "discounts, taxes"
 UNPROVED = "no stack has been created on a real Azure or Google Cloud yet (docs/verification.md)"
 """A note that offline previews and `yard init` print until both clouds have been tested."""
 LONGEST = 65_000
@@ -113,7 +114,7 @@ def costs(plan: ClusterPlan) -> Iterator[str]:
     if priced or storage_mib_s(plan) is not None:
         yield _storage(plan)
     if priced or price.usd:
-        yield f"not included: {NOT_INCLUDED}"
+        yield f"not included: {traffic(plan.provider)}, {NOT_INCLUDED}"
 
 
 def _dollars(usd: float) -> str:
@@ -289,7 +290,8 @@ def as_markdown(preview: Preview, longest: int = LONGEST) -> str:
     reports, count = preview.reports, len(preview.reports)
     title = f"Preview of {count} stacks" if count > 1 else f"Preview of {_escaped(reports[0].stack)}"
     rows = [(report.stack, state(report), headline(report)) for report in reports]
-    summary = f"{_table(Rows(('stack', 'result', 'summary'), rows))}\nPrices do not include: {NOT_INCLUDED}.\n\n"
+    left_out = f"Prices do not include: network traffic, {NOT_INCLUDED}."
+    summary = f"{_table(Rows(('stack', 'result', 'summary'), rows))}\n{left_out}\n\n"
     head = f"{MARKER}\n### {title}\n\n{_escaped(mode(preview))}\n\n{summary}"
     whole = head + "".join(_block(report, _markdown(report) + _diffs(report)) for report in reports)
     if len(whole) <= longest:

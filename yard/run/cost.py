@@ -21,7 +21,12 @@ _HOUR = 3600.0
 _AVERAGE_DAYS = 7
 _SEPARATOR = "===cost==="
 _JOB_FIELDS = "JobIDRaw,User,ElapsedRaw,NodeList,AllocTRES"
-_NOT_INCLUDED = ("network traffic", "discounts", "taxes", "and the time before the head's record began")
+_NOT_INCLUDED = (
+    "network traffic (yard preview prints its price per GB)",
+    "discounts",
+    "taxes",
+    "and the time before the head's record began",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ def test_rows_are_of_known_machines_and_services(provider: str) -> None:
     assert {*catalog.prices(provider), *catalog.topologies(provider), *catalog.floors(provider)} <= known
     assert set(catalog.throughputs(provider)) <= {*catalog.service_prices(provider), *known}
     for row in catalog.service_prices(provider).values():
-        price = row.usd_per_hour or row.usd_per_gib_hour or row.usd_per_month_of_size
+        price = row.usd_per_hour or row.usd_per_gib_hour or row.usd_per_month_of_size or row.usd_per_gb
         assert bool(price) == bool(row.priced), row.name
 
 

@@ -271,7 +271,7 @@ def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
     assert "wrote stacks/Pulumi.new.yaml\nstack new: 3 hosts, 16 GPUs, list price $66.32/h\n" in out
     assert "203.0.113.0/24 is reserved for documentation (RFC 5737)" in out
     assert "list prices of eastus, read on 2026-" in out
-    assert f"not included: {NOT_INCLUDED}\n" in out
+    assert f"through NAT $0.045 per GB), {NOT_INCLUDED}\n" in out
     assert "note: no stack has been created on a real Azure or Google Cloud yet" in out
     commands = ("yard preview new", "az login", "pulumi stack select --create new", "pulumi up -s new")
     assert out.endswith("\n  ".join(("next:", *commands, "yard submit hello --stack new --follow\n")))

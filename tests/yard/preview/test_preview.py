@@ -275,7 +275,7 @@ def test_terminal_and_markdown_show_all_parts(render: Render, grown: Report, ref
         "compared with 0123456789ab",
         "list price $121.67/h",
         "list prices of us-central1, read on 2026-11-23 from Cyclenerd/google-cloud-pricing-cost-calculator at fd66",
-        NOT_INCLUDED,
+        f"network traffic (to the internet $0.12 per GB, through NAT $0.045 per GB), {NOT_INCLUDED}",
         "+58.87 $/h",
         "adds neox-gpu-[2-3]",
         "10.77.2.1 to 10.77.2.4",
@@ -370,7 +370,8 @@ SPOT_WARNING = "Spot prices change at any time"
                 "netapp-Premium $2.48/h ($1,808 a month): list price of an unnamed region, dated 2021-11-04",
                 "bastion-standard: price unknown",
                 "price unknown for Standard_ND96isr_H100_v5 (Spot)",
-                f"not included: {NOT_INCLUDED}",
+                "not included: network traffic (to the internet $0.087 per GB after 100 GB a month, through NAT $0.045 "
+                f"per GB), {NOT_INCLUDED}",
             ],
             SPOT_WARNING,  # no Spot price is recorded for this machine type
         ),

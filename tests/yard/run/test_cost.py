@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from components.cluster.outputs import cluster_outputs
+from tests.components.platforms.recording import planned
 from tests.yard.conftest import FakeStack, printed, refused
 from trainyard.on_times import month_bounds, parse_on_times
 from trainyard.outputs import Cluster, Prices
@@ -50,6 +52,24 @@ def test_the_bill_of_a_recorded_day_is_exact_to_the_cent(cluster: Cluster) -> No
         Cost(day="2025-11-25", part="services", hours=24.0, usd=4.58),
     ]
     assert total(found) == 1169.06
+
+
+def test_the_bill_of_a_stack_includes_disks_addresses_and_nat(local: Cluster) -> None:
+    """By hand, with the sources in components/catalog/prices.yaml and service_prices.yaml, for the stack azure-a100.
+
+    The head (Standard_D8s_v5) is on for 24 h: 24 x 0.384 = 9.216. The two ND96amsr_A100_v4 cost 32.77 an hour each and
+    are on for 11.75 h together: 11.75 x 32.77 = 385.0475. Even while machines are off, these cost money: the head's P30
+    disk (135.17 a month), three P15 boot disks (38.01 a month each), two addresses (0.005 an hour each) and a NAT
+    gateway (0.045 an hour). A month has 730 hours, so they cost (135.17 + 3 x 38.01) / 730 + 2 x 0.005 + 0.045 =
+    0.396369 an hour, which the outputs round to 0.3964, and 24 x 0.3964 = 9.5136. The sum is 385.05 + 9.22 + 9.51.
+    """
+    made = cluster_outputs(planned("azure-a100", {}).plan, local.head, {})
+    assert made.prices is not None
+    assert made.prices.unpriced == ()
+    record = parse_on_times(RECORD.replace("yard-gpu", f"{made.name}-gpu"), DAY + 30 * HOUR)
+    found = costs(record, replace(local, name=made.name, prices=made.prices), DAY, DAY + 24 * HOUR)
+    assert {row.part: row.usd for row in found} == {"gpu": 385.05, "head": 9.22, "services": 9.51}
+    assert total(found) == 403.78
 
 
 def test_each_day_has_its_own_hours(cluster: Cluster) -> None:
@@ -158,7 +178,8 @@ def test_the_command_prints_the_sum_and_the_forecast(stack: FakeStack, cluster: 
     out = printed("cost", "--month", "2025-11")
     assert "2025-11-25  gpu       11.75" in out
     assert "forecast for 2025-11: $" in out
-    assert "list prices. Not included: bastion-standard, network traffic, discounts" in out
+    left_out = "bastion-standard, network traffic (yard preview prints its price per GB), discounts"
+    assert f"list prices. Not included: {left_out}" in out
     rows = json.loads(printed("cost", "--month", "2025-11", "--json"))
     assert {row["part"] for row in rows} == {"gpu", "head", "services"}
     assert "forecast" not in printed("cost", "--month", "2025-10")
