@@ -71,10 +71,16 @@ class Slurm(Partitions):
 
     def queue(self, *arguments: str) -> str:
         """Answer as squeue does."""
-        assert arguments[:6] == ("-h", "-a", "-t", "R,CF,S", "-o", "%A %P")
+        assert arguments[:6] == ("-h", "-a", "-t", "R,CF,S", "-o", "%A %F %K %P")
         numbers = arguments[7:] or tuple(self.jobs)
         rows = ((number, *self.jobs[number]) for number in numbers)
-        return "".join(f"{number} {partition}\n" for number, partition, state, _ in rows if state == "RUNNING")
+        running = ((number, partition) for number, partition, state, _ in rows if state == "RUNNING")
+        return "".join(f"{self._fields(number)} {partition}\n" for number, partition in running)
+
+    def _fields(self, name: str) -> str:
+        """Return the number, the array and the task of a job. The last task of an array has the array's number."""
+        array, _, task = name.partition("_")
+        return f"{array} {array} {task or 'N/A'}"
 
 
 class Machines:
@@ -224,3 +230,14 @@ def test_jobs_in_elastic_groups_are_requeued_or_ended_after_a_notice(head: HeadN
         "requeue 7",
     ]
     assert set(head.slurm.jobs) == {"7", "9", "10"}
+
+
+def test_one_task_of_an_array_is_requeued_without_the_others(head: HeadNode) -> None:
+    head.budget = replace(LIMIT, when_spent="requeue")
+    head.restart()
+    # The task has the array's number 7, by which scontrol would requeue also the task in group b.
+    head.slurm.jobs = {"7_3": ("a", "RUNNING", True), "7_4": ("b", "RUNNING", True)}
+    spent_at = NOVEMBER + 10 * HOUR
+    head.at(spent_at)
+    head.at(spent_at + NOTICE_SECONDS + 60)
+    assert [call for call in head.slurm.calls if "update" not in call] == ["notify 7_3", "requeue 7_3"]

@@ -63,7 +63,7 @@ class Cluster:
         if argv[-1] == "--format=%o":
             return Ran(0, "/shared/jobs/a-1/job.sbatch\n")
         if argv[0] == "squeue":
-            return Ran(0, "".join(f"{job}\n" for job in self.jobs))
+            return Ran(0, "".join(f"{job}\n" if " " in job else f"{job} {job} N/A\n" for job in self.jobs))
         if argv[1] == "requeue" or argv[0] == "scancel":
             (self.warned if argv[0] == "scancel" else self.requeued).append(argv[-1])
             return Ran(0)
@@ -139,6 +139,17 @@ def test_jobs_are_warned_of_an_event_once_after_the_drain(cluster: Cluster) -> N
     rounds(daemon, 3)
     assert cluster.reason == "TY:event: the cloud announces Preempt"
     assert (cluster.warned, cluster.requeued) == (["7"], [])
+
+
+@pytest.mark.parametrize("fault", ["gpu-count", "event"])
+def test_one_task_of_an_array_is_requeued_or_warned_without_the_others(cluster: Cluster, fault: str) -> None:
+    daemon = start(cluster)
+    rounds(daemon, 2)
+    # The first task has the array's number.
+    cluster.jobs = ["7 7 3", "8 7 1", "9"]
+    FAULTS[fault][0][0](cluster.site)
+    rounds(daemon, CHECKS[fault].fails + 1)
+    assert cluster.requeued + cluster.warned == ["7_3", "7_1", "9"]
 
 
 def test_drain_and_requeue_are_repeated_if_slurm_does_not_answer(cluster: Cluster) -> None:

@@ -134,11 +134,32 @@ def _update(node: Node, *changes: str) -> bool:
     return node.run(["scontrol", "update", f"nodename={node.variable('TRAINYARD_NODE')}", *changes], _SECONDS).code == 0
 
 
-def jobs_on(node: Node, states: str = "running,configuring,suspended") -> list[str] | None:
-    """Return the numbers of the jobs in these states on this node, or None if slurmctld does not respond."""
-    options = ("--noheader", f"--states={states}", f"--nodelist={node.variable('TRAINYARD_NODE')}")
+def jobs_on(node: Node) -> list[str] | None:
+    """Return the numbers of the jobs that hold this node, or None if slurmctld does not respond."""
+    options = ("--noheader", "--states=running,configuring,suspended", f"--nodelist={node.variable('TRAINYARD_NODE')}")
     listed = node.run(["squeue", *options, "--format=%A"], _SECONDS)
     return listed.output.split() if listed.code == 0 else None
+
+
+JOB_FIELDS = "%A %F %K"
+"""squeue's fields for job_name: the number, the number of the array, and the task of the array."""
+
+
+def job_name(number: str, array: str, task: str) -> str:
+    """Return the name by which Slurm's commands address one job: its number or, for a task of an array, ARRAY_TASK.
+
+    The number of one task is also the array's number, by which `scontrol requeue`, `scontrol update` and `scancel` act
+    on all tasks (job_requeue2 in slurmctld/job_mgr.c of Slurm 24.11.5, and scancel(1) and scontrol(1), read
+    2026-11-27).
+    """
+    return f"{array}_{task}" if task.isdecimal() else number
+
+
+def _running_jobs(node: Node) -> list[str] | None:
+    """Return the names of the jobs that are running on this node, or None if slurmctld does not respond."""
+    options = ("--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}")
+    listed = node.run(["squeue", *options, f"--format={JOB_FIELDS}"], _SECONDS)
+    return [job_name(*line.split()) for line in listed.output.splitlines()] if listed.code == 0 else None
 
 
 def requeue_jobs(node: Node) -> bool:
@@ -147,7 +168,7 @@ def requeue_jobs(node: Node) -> bool:
     After a fatal fault, a job's other ranks would wait for this node until NCCL's timeout, which can take half an hour.
     Slurm does not requeue a job that was submitted with --no-requeue, so such a job continues.
     """
-    jobs = jobs_on(node, "running")
+    jobs = _running_jobs(node)
     for job in jobs or ():
         node.run(["scontrol", "requeue", job], _SECONDS)
     return jobs is not None
@@ -159,7 +180,7 @@ def warn_jobs(node: Node) -> bool:
     A job with checkpoints that was submitted with `yard submit` then writes a checkpoint and is requeued. Other jobs
     receive no signal, because SIGUSR2 would end a script that does not handle it.
     """
-    jobs = jobs_on(node, "running")
+    jobs = _running_jobs(node)
     is_complete = jobs is not None
     for job in jobs or ():
         # A script's path can contain line breaks, so it is read for each job alone.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from health.slurm import JOB_FIELDS, job_name
+
 from trainyard.on_times import month_bounds, month_of, parse_on_times
 
 WARNING_SHARE = 0.8
@@ -20,7 +22,7 @@ NOTICE_SECONDS = 300.0
 SPENT = "limits.max_usd_per_month is spent"
 _CHECK_SECONDS = 60.0
 _HOUR = 3600.0
-_LIST = ("-h", "-a", "-t", "R,CF,S", "-o", "%A %P")
+_LIST = ("-h", "-a", "-t", "R,CF,S", "-o", f"{JOB_FIELDS} %P")
 """The options with which squeue lists running jobs and their partitions."""
 _NO_REQUEUE = re.compile(r" (?:Requeue|BatchFlag)=0\b")
 
@@ -77,7 +79,7 @@ class Meter:
     is_spent: bool = False
     checked: float | None = None
     told: dict[str, float] = field(default_factory=dict)
-    """Mapping from the number of a running job to the time of its notice."""
+    """Mapping from the name of a running job (job_name) to the time of its notice."""
 
     def run_once(self, partitions: Collection[str], now: float, wall: float) -> None:
         """Check the month's cost. `partitions` are those whose jobs end.
@@ -99,7 +101,7 @@ class Meter:
         if shown is None:
             return
         rows = (line.split() for line in shown.splitlines())
-        running = [job for job, partition in rows if partition in partitions]
+        running = [job_name(*fields) for *fields, partition in rows if partition in partitions]
         for job in running:
             if job not in self.told:
                 self.control("notify", job, f"{SPENT}: this job is requeued or ended in {NOTICE_SECONDS / 60:.0f} min")
