@@ -147,14 +147,11 @@ DOCUMENTS: Mapping[str, Any] = {
         source=str, usd_per_hour=float | None, spot_usd_per_hour=float | None, spot_source=str,
     )),
     "prices update": _list(_document("ChangedPrice", "A machine's old and new price.", PriceChange)),
-<<<<<<< HEAD
     "pull": _document("Pulled", "`copied` are the numbers of the jobs.", folder=str, copied=list[int], kept=int),
-=======
     "top": _document(
         "Top", "`time` is in seconds since 1970. Unknown values are null.", time=float, notices=Texts,
         nodes=list[NodeUse], jobs=_list(_object("RunningJob", "", Job, Progress, why=str)),
     ),
->>>>>>> 461def85 (Add yard top)
     "ps": _list(_object("ListedJob", "`goodput` is null without --long.", ENDED_JOB, goodput=Goodput | None)),
     "recipes": _list(RECIPE) | RECIPE,
     "refresh": _document("Refreshed", stack=str, cluster=str, ssh_config=str, saved=str | None),
