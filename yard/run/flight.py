@@ -172,6 +172,25 @@ def busy_ticks(text: str) -> tuple[int, int]:
     return sum(ticks) - sum(ticks[3:5]), sum(ticks)
 
 
+def traffic(root: Path = Path("/")) -> tuple[int, int]:
+    """Return how many bytes the network cards have received and sent.
+
+    An InfiniBand or RoCE card counts data in units of four bytes, and RDMA does not appear in /proc/net/dev
+    (Documentation/ABI/stable/sysfs-class-infiniband of Linux 6.12, port_rcv_data; read 2026-11-27).
+    """
+    received = sent = 0
+    for line in _text(root / "proc/net/dev").splitlines()[2:]:
+        name, _, values = line.partition(":")
+        numbers = values.split()
+        if name.strip() != "lo" and len(numbers) > 8:  # noqa: PLR2004  (proc_net(5): 8 columns for each direction)
+            received, sent = received + int(numbers[0]), sent + int(numbers[8])
+    for port in (root / "sys/class/infiniband").glob("*/ports/*/counters"):
+        with suppress(ValueError):
+            received += 4 * int(_line(port / "port_rcv_data"))
+            sent += 4 * int(_line(port / "port_xmit_data"))
+    return received, sent
+
+
 def watch(task: int, env: Mapping[str, str]) -> None:
     """Record the node until the task ends. `env` contains the variables that yard sets for the task."""
     ended = os.pidfd_open(task)
@@ -207,7 +226,7 @@ def _sample(samples: Samples, ended: int, smi: Sequence[str], gpus: int) -> None
     output = process.stdout.fileno() if process is not None and process.stdout is not None else -1
     if process is not None:
         poll.register(output, select.POLLIN)
-    rest, before = b"", busy_ticks(_text(Path("/proc/stat"), 4096))
+    rest, before = b"", (time.monotonic(), *busy_ticks(_text(Path("/proc/stat"), 4096)), *traffic())
     try:
         while ended not in (ready := dict(poll.poll(None if output >= 0 else INTERVAL * 1000))):
             found: list[list[list[float | None]]] = [[]]
@@ -221,10 +240,11 @@ def _sample(samples: Samples, ended: int, smi: Sequence[str], gpus: int) -> None
                 whole = len(lines) // gpus * gpus
                 found = [sample_of(lines[at : at + gpus]) for at in range(0, whole, gpus)]
                 rest = b"\n".join([*lines[whole:], rest])
-            now = busy_ticks(_text(Path("/proc/stat"), 4096))
+            now = (time.monotonic(), *busy_ticks(_text(Path("/proc/stat"), 4096)), *traffic())
+            seconds, busy, ticks, received, sent = (new - old for new, old in zip(now, before, strict=True))
             for sample in found:
-                share = (now[0] - before[0]) / max(1, now[1] - before[1])
-                samples.add([round(time.time()), round(100 * share), sample])
+                network = [round(count / max(seconds, 0.001) / 1e6, 1) for count in (received, sent)]
+                samples.add([round(time.time()), round(100 * busy / max(1, ticks)), sample, network])
             before = now if found else before
     finally:
         if process is not None:
@@ -390,7 +410,7 @@ def read_node(lines: Sequence[str]) -> dict[str, Any] | None:
     samples = []
     for line in lines[1:]:
         with suppress(ValueError, TypeError):
-            when, cpu, gpus = json.loads(line)
+            when, cpu, gpus, *_ = json.loads(line)
             if all(len(gpu) == len(_SAMPLED) and _is_numbers([0, *filter(None, gpu)]) for gpu in gpus):
                 samples.append((when, cpu, gpus))
     size = -(-len(samples) // MOST_CELLS) or 1

@@ -77,7 +77,8 @@ class Entry(Progress):
 class NodeUse:
     """A host, and the mean use of its GPUs if one of the user's jobs runs there.
 
-    `cpu_percent` and `gpu_percent` are in percent, `memory_mib` and `watts` are sums over the job's GPUs.
+    `cpu_percent` and `gpu_percent` are in percent, `memory_mib` and `watts` are sums over the job's GPUs, and
+    `received_mb_s` and `sent_mb_s` are sums over the network cards in 10^6 bytes per second.
     """
 
     name: str
@@ -89,6 +90,8 @@ class NodeUse:
     gpu_percent: float | None = None
     memory_mib: float | None = None
     watts: float | None = None
+    received_mb_s: float | None = None
+    sent_mb_s: float | None = None
     job: int | None = None
 
 
@@ -209,14 +212,17 @@ def node_uses(jobs: Sequence[Job], rows: Sequence[Mapping[str, Any]], records: M
 
 def _use(sample: Sequence[Any]) -> dict[str, Any]:
     """Return the use of a node from a sample of flight.py, whose values can be changed by the job's owner."""
-    _, cpu, gpus = sample
+    _, cpu, gpus, *network = sample
 
     def column(at: int) -> list[float]:
         return [value for gpu in gpus if (value := _number(gpu[at])) is not None]
 
     percents, watts, memory = column(0), column(1), column(5)
+    received, sent = map(_number, network[0]) if network else (None, None)
     return {
         "cpu_percent": _number(cpu),
+        "received_mb_s": received,
+        "sent_mb_s": sent,
         "gpu_percent": sum(percents) / len(percents) if percents else None,
         "watts": sum(watts) if watts else None,
         "memory_mib": sum(memory) if memory else None,
@@ -290,11 +296,12 @@ def _node_table(nodes: Sequence[NodeUse]) -> Table:
             _bar(node.gpu_percent) if node.gpus else "",
             "" if node.memory_mib is None else f"{node.memory_mib / 1024:.0f} GiB",
             "" if node.watts is None else f"{node.watts:.0f} W",
+            "" if node.sent_mb_s is None else f"{_short(node.sent_mb_s * 1e6)}B/s",
             node.why or ("" if node.job is None else f"job {node.job}"),
         )
         for node in nodes
     ]
-    return _table(("NODE", "GROUP", "STATE", "CPU", "GPUS", "MEMORY", "POWER", ""), rows)
+    return _table(("NODE", "GROUP", "STATE", "CPU", "GPUS", "MEMORY", "POWER", "SENDS", ""), rows)
 
 
 def _job_table(jobs: Sequence[Entry], selected: int | None, *, with_users: bool) -> Table:
@@ -362,7 +369,7 @@ def _bar(value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    for unit, size in (("M", 1e6), ("k", 1e3)):
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.0f}"

@@ -215,3 +215,24 @@ def test_a_submitted_job_records_what_the_user_chose(tmp_path: Path, local: Clus
     assert found["environment"] == {"image": "nvcr.io/a:1", "runtime": "pyxis"}
     assert found["placement"]["nodes"] == "2"
     assert list(found["files"]) == ["train.py"]
+
+
+def test_traffic_of_all_cards_is_added(tmp_path: Path) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    columns = " ".join(["0"] * 7)
+    lines = [f"lo: 9 {columns} 9 {columns}", f"eth0: 100 {columns} 20 {columns}", f"eth1: 3 {columns} 4 {columns}"]
+    (tmp_path / "proc/net/dev").write_text("Inter-|\n face |\n" + "\n".join(lines) + "\n")
+    counters = tmp_path / "sys/class/infiniband/mlx5_0/ports/1/counters"
+    counters.mkdir(parents=True)
+    (counters / "port_rcv_data").write_text("1000\n")
+    (counters / "port_xmit_data").write_text("2000\n")
+    assert flight.traffic(tmp_path) == (4103, 8024)
+    assert flight.traffic(tmp_path / "missing") == (0, 0)
+
+
+def test_samples_without_traffic_are_read() -> None:
+    """An earlier version has written three values."""
+    head = json.dumps({"boot_id": "b", "node": "a"})
+    found = flight.read_node([head, "[1, 5, []]", "[2, 7, [], [1.0, 2.0]]"])
+    assert found is not None
+    assert found["cpu"] == [5, 7]

@@ -41,7 +41,7 @@ RECORDS: dict[str, Any] = {
                 12,
                 [[90.0, 600.0, 1900.0, 60.0, 0.0, 40960.0], [80.0, 500.0, 1900.0, 60.0, 0.0, 40960.0]],
             ],
-            "yard-gpu-1": [1, 10, [[70.0, None, 1900.0, 60.0, 0.0, 40960.0]]],
+            "yard-gpu-1": [1, 10, [[70.0, None, 1900.0, 60.0, 0.0, 40960.0]], [25.0, 12500.0]],
         },
     },
     "9": {"step": None, "nodes": {"yard-gpu-2": [1, 1, [[0.0, 90.0, 300.0, 30.0, 0.0, 1024.0]]]}},
@@ -79,7 +79,7 @@ def test_progress_and_cost_are_computed(facts: Facts) -> None:
     assert (waiting.gpu_percent, waiting.usd) == (None, 0.0)
     first, second = facts.nodes[1:3]
     assert (first.gpu_percent, first.watts, first.memory_mib, first.job) == (85.0, 1100.0, 81920.0, 7)
-    assert (second.watts, second.cpu_percent) == (None, 10.0)
+    assert (second.watts, second.cpu_percent, second.received_mb_s, second.sent_mb_s) == (None, 10.0, 25.0, 12500.0)
 
 
 def test_the_screen_fits_80_columns_without_colours(facts: Facts) -> None:
@@ -88,6 +88,7 @@ def test_the_screen_fits_80_columns_without_colours(facts: Facts) -> None:
     text = "\n".join(lines)
     assert "6 of 8 GPUs allocated" in text
     assert "########-- 85 %" in text
+    assert "12.5GB/s" in text
     assert "…" not in "".join(line for line in lines if "train" not in line), "only the progress is cut off"
     assert re.search(r" 7 .*ann .*train +RUNNING +2 +30 min +78 % +\$30.00 +step 100, loss 2.5", text)
     assert "waiting for free nodes" in text
