@@ -156,7 +156,8 @@ DOCUMENTS: Mapping[str, Any] = {
     "recipes": _list(RECIPE) | RECIPE,
     "refresh": _document("Refreshed", stack=str, cluster=str, ssh_config=str, saved=str | None),
     "replace": ROLL_PLAN,
-    "report": _document("Report", job=int, file=str, findings=_list(Finding)),
+    "report": _document("Report", job=int, file=str, findings=_list(Finding))
+    | _document("ClusterReport", "With --cluster. `jobs` are the numbers of jobs.", jobs=list[int], days=int, file=str),
     "reproduce": _document(
         "Plan", post=str, title=str, stack=str, image=str | None, environments=Texts, commands=Texts,
         figures=Objects, differs=Any,

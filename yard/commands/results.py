@@ -30,34 +30,54 @@ def report(
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Open the file in the browser.")] = False,
     records: RecordsOption = None,
+    whole: Annotated[bool, typer.Option("--cluster", help="Write a page about the cluster instead of a job.")] = False,
+    days: Annotated[int, typer.Option("--days", min=1, help="With --cluster: the days to include.")] = 7,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
     """Write a page about a job: training, ranks, starts, goodput, cost, nodes and the flight record.
 
-    The page is one HTML file, which needs no network. JOB is a number; the default is your newest job.
+    The page is one HTML file, which needs no network. JOB is a number; the default is your newest job. With --cluster,
+    the page contains the jobs, the cost and the nodes of the last days.
     """
-    import webbrowser
     from dataclasses import asdict
 
-    from trainyard.errors import JobError
     from yard.report.findings import findings
     from yard.report.page import page
     from yard.show import answer
 
+    if whole:
+        if records is not None:
+            raise typer.BadParameter("--cluster reads the cluster, so it cannot be combined with --records")
+        from yard.report.cluster import cluster_page, read_week
+
+        week = read_week(remote_of(stack, outputs), days)
+        file = _write(output or Path(f"report-{week.cluster}.html"), cluster_page(week), opens)
+        of_cluster = {"jobs": [listed.id for listed in week.jobs], "days": days, "file": str(file)}
+        answer(f"the report of cluster {week.cluster} is in {file}", of_cluster, as_json)
+        return
     (record,) = _records(records, [job], stack, outputs)
-    file = (output or Path(f"report-{record.job.id}.html")).absolute()
-    try:
-        file.write_text(page(record, time.time()))
-    except OSError as error:
-        raise JobError(f"{file} cannot be written: {error.strerror}. Fix: name another file with --output") from error
+    file = _write(output or Path(f"report-{record.job.id}.html"), page(record, time.time()), opens)
     found = findings(record)
     lines = [f"{row.kind}: {row.text}" for row in found]
     facts = {"job": record.job.id, "file": str(file), "findings": [asdict(row) for row in found]}
     answer("\n".join([*lines, f"the report of job {record.job.id} is in {file}"]), facts, as_json)
+
+
+def _write(file: Path, text: str, opens: bool) -> Path:
+    """Write a page, and open it in the browser if `opens` is set. Return its absolute path."""
+    import webbrowser
+
+    from trainyard.errors import JobError
+
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise JobError(f"{file} cannot be written: {error.strerror}. Fix: name another file with --output") from error
     if opens:
-        webbrowser.open(file.as_uri())
+        webbrowser.open(file.absolute().as_uri())
+    return file.absolute()
 
 
 @app.command()

@@ -43,28 +43,44 @@ def page(record: Record, written: float) -> str:
         "Nodes": _nodes(record),
         "Flight record": _flight_record(record),
     }
-    shown = {name: "".join(parts) for name, parts in sections.items()}
-    ids = {name: name.lower().replace(" ", "-") for name in shown if shown[name]}
     job = record.job
+    return document(
+        title=f"Job {job.id}: {job.name}",
+        subtitle=f"{explain(job).capitalize()}. {counted(job.nodes, 'node')} of cluster {record.cluster}, "
+        f"{counted(record.world_size, 'rank')}, user {job.user}.",
+        values=results(record),
+        sections={name: "".join(parts) for name, parts in sections.items()},
+        written=written,
+    )
+
+
+def document(
+    *, title: str, subtitle: str, values: Mapping[str, str], sections: Mapping[str, str], written: float
+) -> str:
+    """Return a page. `sections` maps headings to HTML, and empty sections are omitted. All other texts are escaped."""
+    ids = {name: name.lower().replace(" ", "-") for name, shown in sections.items() if shown}
     return Template((_HERE / "page.html").read_text()).substitute(
-        title=_text(f"Job {job.id}: {job.name}"),
-        subtitle=_text(f"{explain(job).capitalize()}. {counted(job.nodes, 'node')} of cluster {record.cluster}, "
-                       f"{counted(record.world_size, 'rank')}, user {job.user}."),
+        title=_text(title),
+        subtitle=_text(subtitle),
         style=(_HERE / "page.css").read_text(),
         links="".join(f'<li><a href="#{ids[name]}">{name}</a></li>' for name in ids),
-        sections=_values(results(record)) + "".join(
-            f'<section aria-labelledby="{ids[name]}"><h2 id="{ids[name]}">{name}</h2>{shown[name]}</section>\n'
+        sections=_values(values) + "".join(
+            f'<section aria-labelledby="{ids[name]}"><h2 id="{ids[name]}">{name}</h2>{sections[name]}</section>\n'
             for name in ids
         ),
-        written=_time(written),
+        written=time_of(written),
     )  # fmt: skip
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{_text(text)}</p>"
 
 
 def _text(value: str) -> str:
     return escape(printable(value))
 
 
-def _time(seconds: float) -> str:
+def time_of(seconds: float) -> str:
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
@@ -76,7 +92,7 @@ def _values(values: Mapping[str, str]) -> str:
     return f'<dl class="values">{items}</dl>\n'
 
 
-def _table(
+def table_of(
     caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], marked: frozenset[int] = frozenset()
 ) -> str:
     """Return a table whose first column contains headings. Columns of numbers are aligned to the right."""
@@ -101,7 +117,7 @@ def _table(
     )
 
 
-def _charts(*figures: str) -> str:
+def charts(*figures: str) -> str:
     return f'<div class="charts">{"".join(figures)}</div>\n' if any(figures) else ""
 
 
@@ -126,14 +142,16 @@ def _training(record: Record) -> Iterator[str]:
     cap = None if steps.median_ms is None else steps.median_ms * _CAP
     times = {"mean": steps.step_ms, "slowest": steps.slowest_ms}
     rates = {"throughput": steps.tokens_per_s}
-    yield _charts(
+    yield charts(
         line_chart("Loss", ("step", "loss"), steps.step, {"loss": steps.loss}, zero=False),
         line_chart("Throughput", ("step", "tokens per second"), steps.step, rates, zero=True),
         line_chart("Time of a step", ("step", "ms"), steps.step, times, zero=True, cap=cap),
     )
     rows = zip(steps.step, steps.loss, steps.step_ms, steps.slowest_ms, steps.tokens_per_s, steps.data_ms, strict=True)
     columns = ("step", "loss", "mean step (ms)", "slowest step (ms)", "tokens per second", "wait for data (ms)")
-    table = _table("Steps, as in the charts", columns, [[_number(cell) for cell in row] for row in rows])
+    links = "".join(f'<li><a href="{_text(link)}" rel="noreferrer">{_text(link)}</a></li>' for link in record.links)
+    yield f"<p>Tracking:</p><ul>{links}</ul>" if links else ""
+    table = table_of("Steps, as in the charts", columns, [[_number(cell) for cell in row] for row in rows])
     yield _details("Values of the charts", table)
 
 
@@ -153,23 +171,23 @@ def _ranks(record: Record) -> Iterator[str]:
     most = max((value for _, row in power for value in row if value is not None), default=0.0)
     cpus = [] if gpus else [(node.node[:_LABEL], node.cpu) for node in record.last][:_MOST_ROWS]
     times_of = [when for node in record.last for when in node.time if when is not None]
-    span = (_time(min(times_of, default=0)), _time(max(times_of, default=0)))
-    yield _charts(
+    span = (time_of(min(times_of, default=0)), time_of(max(times_of, default=0)))
+    yield charts(
         bars("Own time of each rank in a step, without waiting for other ranks", times, "ms", marked),
         heat_map(f"GPU use of each {each} over time", use, most=_FULL, unit="%", span=span),
         heat_map(f"GPU power of each {each} over time", power, most=most, unit="W", span=span),
         heat_map("Processor use of each node over time", cpus, most=_FULL, unit="%", span=span),
     )
     lines = [
-        (_gpu_label(node, gpu), node.node, _percent(gpu.mean_use), _number(gpu.mean_power), _number(gpu.clock),
-         _percent(100 * throttled_share(gpu)), _number(gpu.temperature), _number(gpu.memory),
+        (_gpu_label(node, gpu), node.node, percent(gpu.mean_use), _number(gpu.mean_power), _number(gpu.clock),
+         percent(100 * throttled_share(gpu)), _number(gpu.temperature), _number(gpu.memory),
          f"{own[gpu.rank]:.1f}" if gpu.rank is not None and gpu.rank < len(own) else "")
         for node, gpu in gpus
     ]  # fmt: skip
     columns = ("rank", "node", "mean use", "mean power (W)", "clock (MHz)", "throttled", "highest temperature (C)",
                "memory (MiB)", "own time (ms)")  # fmt: skip
     bad = frozenset(at for at, (_, gpu) in enumerate(gpus) if gpu.rank in slow or throttled_share(gpu) > 0.1)  # noqa: PLR2004
-    yield _table("GPUs in the last start", columns, lines, bad)
+    yield table_of("GPUs in the last start", columns, lines, bad)
 
 
 def _gpu_label(node: NodeRecord, gpu: Gpu) -> str:
@@ -185,17 +203,17 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0f} %"
 
 
 def _starts(record: Record) -> Iterator[str]:
     rows = [
-        (str(start.number), _time(start.begin), "" if start.end is None else duration(round(start.end - start.begin)),
+        (str(start.number), time_of(start.begin), "" if start.end is None else duration(round(start.end - start.begin)),
          start.nodes, start.cause)
         for start in record.starts
     ]  # fmt: skip
-    yield _table("Starts of the job and why they ended", ("start", "time", "duration", "nodes", "end"), rows)
+    yield table_of("Starts of the job and why they ended", ("start", "time", "duration", "nodes", "end"), rows)
     lines = "".join(f"<li>{_text(line)}</li>" for line in record.messages)
     yield _details("Messages of yard in the job's log", f"<ol>{lines}</ol>" if lines else "")
 
@@ -206,12 +224,12 @@ def _goodput(record: Record) -> Iterator[str]:
         parts = (("useful steps", used.useful_s), ("between starts", used.waiting_s), ("repeated steps", used.redone_s),
                  ("checkpoints", used.saving_s), ("start-up and other", used.other_s))  # fmt: skip
         rows = [(name, seconds, f"{duration(round(seconds))} ({seconds / used.wall_s:.0%})") for name, seconds in parts]
-        yield _charts(bars(f"Goodput {used.goodput:.0%} of {duration(round(used.wall_s))}", rows, "seconds"))
+        yield charts(bars(f"Goodput {used.goodput:.0%} of {duration(round(used.wall_s))}", rows, "seconds"))
     if bill is not None:
         costs = {"useful steps": bill.useful_usd, "repeated steps": bill.redone_usd, "checkpoints": bill.saving_usd,
                  "start-up and other work": bill.other_usd, "all": bill.usd}  # fmt: skip
         lines = [(name, f"${usd:,.2f}") for name, usd in costs.items() if usd is not None]
-        yield _table(f"Cost at list prices, {bill.gpu_hours:.2f} GPU hours", ("for", "cost"), lines)
+        yield table_of(f"Cost at list prices, {bill.gpu_hours:.2f} GPU hours", ("for", "cost"), lines)
     if record.usd_per_hour is not None:
         yield f"<p>List price of the job's nodes: ${record.usd_per_hour:,.2f} per hour.</p>"
 
@@ -223,17 +241,17 @@ def _nodes(record: Record) -> Iterator[str]:
             f"{node.ranks.start} to {node.ranks.stop - 1}" if node.ranks else "",
             node.hardware.get("GPU", ""),
             node.hardware.get("health", "unknown"),
-            _percent(_mean(node.cpu)),
+            percent(_mean(node.cpu)),
         )
         for node in record.last
     ]
-    yield _table(
+    yield table_of(
         "Placement in the last start", ("node", "ranks", "GPU", "health at the start", "mean processor use"), rows
     )
     for kind in ("hardware", "software"):
-        yield _table(f"{kind.capitalize()} of the nodes", ("fact", "value"), node_facts(record.last, kind).items())
+        yield table_of(f"{kind.capitalize()} of the nodes", ("fact", "value"), node_facts(record.last, kind).items())
     measured = [(" and ".join(row.nodes), f"{row.busbw:.4g}", _number(row.floor)) for row in record.busbw]
-    yield _table("All-reduce bus bandwidth before the job", ("nodes", "GB/s", "floor (GB/s)"), measured)
+    yield table_of("All-reduce bus bandwidth before the job", ("nodes", "GB/s", "floor (GB/s)"), measured)
 
 
 def _mean(values: Numbers) -> float | None:
@@ -244,6 +262,6 @@ def _mean(values: Numbers) -> float | None:
 def _flight_record(record: Record) -> Iterator[str]:
     for name, values in (("Code", record.code), ("Arguments", record.arguments), ("Environment", record.environment),
                          ("Placement", record.placement)):  # fmt: skip
-        yield _table(name, ("name", "value"), values.items())
+        yield table_of(name, ("name", "value"), values.items())
     for host, facts in list(record.nccl.items())[:_MOST_ROWS]:
-        yield _details(f"NCCL on {host}", _table(f"NCCL's log on {host}", ("name", "value"), facts.items()))
+        yield _details(f"NCCL on {host}", table_of(f"NCCL's log on {host}", ("name", "value"), facts.items()))

@@ -124,6 +124,8 @@ class Record:
     starts: tuple[Start, ...]
     messages: tuple[str, ...]
     """What yard has written to the job's log."""
+    links: tuple[str, ...]
+    """Addresses of the job in tracking services."""
     nodes: tuple[NodeRecord, ...]
     busbw: tuple[Bandwidth, ...]
 
@@ -213,6 +215,7 @@ def parse(raw: Any) -> Record:
         placement=_texts(submitted.get("placement")),
         nccl={host: _texts(facts) for host, facts in sorted(_dict(found.get("nccl")).items())},
         steps=_steps(_dict(found.get("metrics"))),
+        links=tuple(link for link in _strings(found.get("links")) if link.startswith(("https://", "http://"))),
         starts=tuple(parse_starts(_strings(found.get("events")))),
         messages=tuple(_strings(found.get("messages"))),
         nodes=tuple(_node(_dict(node)) for node in _list(found.get("nodes"))),

@@ -230,6 +230,13 @@ def show_job_bill(remote: Remote, job: Job, as_json: bool) -> None:
     )
 
 
+def costs_between(remote: Remote, start: float, end: float) -> list[Cost]:
+    """Return the cost of each part on each UTC day between two times in seconds since 1970."""
+    text, _, clock = remote.run(f"cat {_record(remote)}; echo {_SEPARATOR}; date +%s").partition(_SEPARATOR)
+    now = float(clock)
+    return costs(parse_on_times(text, now), remote.stack.cluster, start, min(end, now))
+
+
 def show_cost(remote: Remote, month: str, as_json: bool) -> None:
     """Print the cost of a month by day and part, its sum and, for the current month, a forecast."""
     text, _, clock = remote.run(f"cat {_record(remote)}; echo {_SEPARATOR}; date +%s").partition(_SEPARATOR)

@@ -288,6 +288,7 @@ def read(run_dir: Path, state: Path) -> dict[str, Any]:
     return {
         "submitted": _json(run_dir / "record.json"),
         "snapshot": _snapshot(run_dir),
+        "links": tracking_links(_text(run_dir / "job.log")),
         "environment": _line(run_dir / "environment"),
         "events": events[-_MOST_EVENTS:],
         "messages": messages(run_dir / "job.log"),
@@ -330,6 +331,16 @@ def _end(path: Path, most: int = 1 << 16) -> list[str]:
                 file.seek(max(0, path.stat().st_size - most))
                 return file.read(most).decode(errors="replace").splitlines()
     return []
+
+
+def tracking_links(log: str) -> list[str]:
+    """Return the addresses of the job in Weights & Biases or MLflow, which their libraries print at the start.
+
+    The forms are ".../runs/ID" (wandb 0.23.0, wandb/sdk/wandb_run.py, and mlflow 3.6.0, mlflow/tracking/client.py; read
+    2026-11-27).
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
+    return list(dict.fromkeys(re.findall(r"https?://[^\s\"'<>]{1,300}/runs/[A-Za-z0-9_-]{1,100}", plain)))[:5]
 
 
 def _start_of(path: Path) -> int:
