@@ -29,7 +29,7 @@ from yard.run import flight
 from yard.run.jobs import COLOURS, expand, node_rows, show_log
 from yard.run.queue import Job, explain
 from yard.run.schedulers import scheduler_of
-from yard.show import duration, say_json
+from yard.show import duration, say, say_json, warn
 from yard.stack.remote import Remote
 
 if TYPE_CHECKING:
@@ -432,9 +432,8 @@ def _page(remote: Remote, job: int) -> None:
     try:
         show_log(remote, job, 0, as_json=False)
     except ClusterError as error:
-        sys.stderr.write(f"{printable(str(error))}\n")
-    sys.stdout.write("\n-- press a key to return --")
-    sys.stdout.flush()
+        warn(str(error))
+    say("-- press a key to return --")
     with _keys():
         os.read(0, 16)
 

@@ -306,7 +306,7 @@ def test_only_jobs_of_yard_are_warned(tmp_path: Path) -> None:
         options = dict(word.split("=", 1) for word in argv[1:] if "=" in word)
         if options.get("--format") == "%o":
             return Ran(0, f"{scripts[options['--jobs']]}\n")
-        return Ran(0, "".join(f"{number}\n" for number in scripts))
+        return Ran(0, "".join(f"{number} {number} N/A\n" for number in scripts))
 
     assert warn_jobs(Node(root=tmp_path, run=run))
     assert signals == [["scancel", "--batch", "--signal=USR2", number] for number in ("7", "12")]

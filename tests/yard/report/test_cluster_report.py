@@ -64,11 +64,12 @@ def test_a_cluster_without_jobs_and_prices_has_a_page() -> None:
 
 def test_the_command_writes_the_page(stack: FakeStack, local: Cluster, tmp_path: Path) -> None:
     stack.deploy(replace(local, prices=Prices(head=1.0, nodes={"gpu": 2.0})))
+    history = json.dumps({"history": {"yard-gpu-0": [{"time": START + 1e9, "reason": "TY:x"}]}})
     stack.program(
         "ssh",
         "case ${*: -1} in\n"
         "*===cost===*) printf '%s head on\\n===cost===\\n%s\\n' $(($(date +%s) - 3600)) $(date +%s) ;;\n"
-        f"*repair.json*) echo '{json.dumps({'history': {'yard-gpu-0': [{'time': START + 1e9, 'reason': 'TY:x'}]}})}' ;;\n"
+        f"*repair.json*) echo '{history}' ;;\n"
         "esac",
     )
     file = tmp_path / "week.html"
