@@ -25,6 +25,7 @@ from yard.stack.remote import Remote
 WARNING_SECONDS = 60
 """How long before the cluster stops the people who are logged in are warned."""
 _STOP_SECONDS = 900
+_SHUTDOWN_SECONDS = 90
 _WAKE_SECONDS = 900
 """A machine of a cloud can take minutes until sshd accepts connections."""
 _POLL_SECONDS = 3
@@ -85,13 +86,17 @@ def _request(remote: Remote, delay: float) -> None:
 def _wait_until_asleep(remote: Remote, seconds: float) -> None:
     """Wait until the head is unreachable. Raises StackError if the head refuses the request."""
     deadline, file = time.monotonic() + seconds, _request_file(remote)
+    missing_since: float | None = None
     while time.monotonic() < deadline:
         try:
             state = remote.run(f"sudo -n cat {file} 2>/dev/null || true", admin=True)
         except UnreachableError:
             return
         found = _object(state)
-        if "at" not in found:
+        missing_since = None if found else missing_since or time.monotonic()
+        # While the head shuts down, the file's disk is unmounted, but sshd can still answer.
+        is_withdrawn = missing_since is not None and time.monotonic() - missing_since > _SHUTDOWN_SECONDS
+        if "refused" in found or is_withdrawn:
             why = found.get("refused", "the request was withdrawn")
             raise StackError(
                 f"cluster {remote.stack.cluster.name} does not stop: {why}. Fix: correct it, and try again"

@@ -103,6 +103,22 @@ def test_the_reason_of_the_head_is_shown(head: Head) -> None:
     assert "does not stop: a job is running" in refused("sleep")
 
 
+def test_a_head_that_shuts_down_has_unmounted_its_disk(head: Head, stack: FakeStack) -> None:
+    """The file with the request is missing for some seconds, and then the head does not answer."""
+    stack.program(
+        "ssh",
+        f'cd "{head.root}"; case ${{*: -1}} in *cat*) ;; *) exit 0 ;; esac; echo >>asked\n'
+        "case $(wc -l <asked) in 1) echo '{\"at\": 1}' ;; 2 | 3) ;; *) echo 'Connection refused' >&2; exit 255 ;; esac",
+    )
+    assert json.loads(printed("sleep", "--json"))["asleep"] is True
+
+
+def test_a_withdrawn_request_ends_the_command(head: Head, stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleeping, "_SHUTDOWN_SECONDS", 0)
+    stack.program("ssh", "exit 0")
+    assert "the request was withdrawn" in refused("sleep")
+
+
 @pytest.mark.parametrize("command", ["wake", "sleep"])
 def test_a_head_that_refuses_the_login_is_not_asleep(head: Head, stack: FakeStack, command: str) -> None:
     stack.program("ssh", "echo 'Permission denied (publickey)' >&2; exit 255")
