@@ -154,12 +154,12 @@ def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Pat
 
 def test_no_job_starts_after_the_months_limit_is_spent(booted: BootedProject, tmp_path: Path) -> None:
     head = f"{booted.provider}-head"
-    booted.edit(lambda spec: spec.update(limits={"max_usd_per_month": 0.01}))
+    booted.edit(lambda spec: spec.update(limits={"max_usd_per_month": 1}))
     booted.cloud("up")
     wait_until("the limit", 300, lambda: "down" in booted.on(head, "sinfo -h -o %a"))
     job = booted.submit(job_file(tmp_path, "later", nodes=1, gpus_per_node=0, run="echo ran"))
     out = booted.yard("ps").out
-    assert "of the $0 of limits.max_usd_per_month are spent" in out
+    assert "of the $1 of limits.max_usd_per_month are spent" in out
     assert booted.on(head, f"squeue -h -j {job['id']} -o %T").strip() == "PENDING"
     # slurmctld forgets the state of partitions when it is restarted.
     booted.on(head, "sudo systemctl restart slurmctld")
