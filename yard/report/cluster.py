@@ -17,7 +17,7 @@ from yard.report.charts import bars
 from yard.report.findings import findings
 from yard.report.page import charts, document, paragraph, percent, table_of, time_of
 from yard.report.record import Record, fetch, parse
-from yard.run.cost import Cost, costs_between, total
+from yard.run.cost import Cost, costs, read_on_times, total
 from yard.run.queue import Job
 from yard.run.schedulers import scheduler_of
 from yard.show import counted, duration
@@ -61,7 +61,8 @@ def read_week(remote: Remote, days: int) -> Week:
     spent = None
     if stack.cluster.prices is not None:
         with suppress(RemoteError):  # the head records times only in clusters with prices
-            spent = costs_between(remote, start, now)
+            intervals, clock = read_on_times(remote)
+            spent = costs(intervals, stack.cluster, start, min(now, clock))
     path = shlex.quote(f"{stack.cluster.state_dir}/{HISTORY}")
     history = json.loads(remote.run(f"cat {path} 2>/dev/null || echo '{{}}'")).get("history", {})
     changes = sorted(

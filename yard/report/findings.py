@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from yard.report.record import Gpu, NodeRecord, Record
 from yard.run.flight import BUSY_PERCENT, together
+from yard.run.hang import ranks_text
 from yard.show import counted, duration
 
 SLOWER = 1.08
@@ -99,7 +100,7 @@ def _slow_ranks(record: Record) -> Iterator[Finding]:
         nodes = tuple(dict.fromkeys(filter(None, map(record.node_of, slow))))
         where = f", on {_listed(nodes)}" if nodes else ""
         verb = "was" if len(slow) == 1 else "were"
-        text = f"{len(slow)} of {counted(len(own), 'rank')} {verb} {ratio - 1:.0%} slower ({_ranges(slow)}{where})"
+        text = f"{len(slow)} of {counted(len(own), 'rank')} {verb} {ratio - 1:.0%} slower ({ranks_text(slow)}{where})"
         yield Finding(kind="slow rank", text=text, nodes=nodes, ranks=slow)
 
 
@@ -185,17 +186,6 @@ def _named(noun: str, numbers: Sequence[int]) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return ranks as text, such as "rank 3" or "ranks 0, 4-7"."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ("rank " if len(numbers) == 1 else "ranks ") + _listed(["-".join(map(str, part)) for part in parts])
 
 
 def node_facts(nodes: Sequence[NodeRecord], kind: str) -> dict[str, str]:

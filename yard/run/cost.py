@@ -230,18 +230,15 @@ def show_job_bill(remote: Remote, job: Job, as_json: bool) -> None:
     )
 
 
-def costs_between(remote: Remote, start: float, end: float) -> list[Cost]:
-    """Return the cost of each part on each UTC day between two times in seconds since 1970."""
+def read_on_times(remote: Remote) -> tuple[Intervals, float]:
+    """Return the head's record of on-times, and the head's time in seconds since 1970."""
     text, _, clock = remote.run(f"cat {_record(remote)}; echo {_SEPARATOR}; date +%s").partition(_SEPARATOR)
-    now = float(clock)
-    return costs(parse_on_times(text, now), remote.stack.cluster, start, min(end, now))
+    return parse_on_times(text, float(clock)), float(clock)
 
 
 def show_cost(remote: Remote, month: str, as_json: bool) -> None:
     """Print the cost of a month by day and part, its sum and, for the current month, a forecast."""
-    text, _, clock = remote.run(f"cat {_record(remote)}; echo {_SEPARATOR}; date +%s").partition(_SEPARATOR)
-    now = float(clock)
-    intervals, cluster = parse_on_times(text, now), remote.stack.cluster
+    (intervals, now), cluster = read_on_times(remote), remote.stack.cluster
     start, end = month_bounds(month)
     rows = costs(intervals, cluster, start, min(end, now))
     if as_json:

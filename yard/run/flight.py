@@ -176,7 +176,7 @@ def traffic(root: Path = Path("/")) -> tuple[int, int]:
     """Return how many bytes the network cards have received and sent.
 
     An InfiniBand or RoCE card counts data in units of four bytes, and RDMA does not appear in /proc/net/dev
-    (Documentation/ABI/stable/sysfs-class-infiniband of Linux 6.12, port_rcv_data; read 2026-11-27).
+    (port_rcv_data in Documentation/ABI/stable/sysfs-class-infiniband at torvalds/linux 031616c4, read 2026-11-27).
     """
     received = sent = 0
     for line in _text(root / "proc/net/dev").splitlines()[2:]:
@@ -278,6 +278,7 @@ def read(run_dir: Path, state: Path) -> dict[str, Any]:
 
     Missing records are empty. The values are not checked, because the job's owner can change the files.
     """
+    log = run_dir / "job.log"
     events = _text(run_dir / "events", _MOST_BYTES).splitlines()
     saves = [line.split(" ", 2)[2] for line in events if line.split(" ")[1:2] == ["saves"]]
     steps = Path(saves[-1] if saves else run_dir) / "metrics.jsonl"
@@ -288,10 +289,10 @@ def read(run_dir: Path, state: Path) -> dict[str, Any]:
     return {
         "submitted": _json(run_dir / "record.json"),
         "snapshot": _snapshot(run_dir),
-        "links": tracking_links(_text(run_dir / "job.log")),
+        "links": tracking_links("\n".join((_text(log, _TAIL), *_end(log, _TAIL)))),
         "environment": _line(run_dir / "environment"),
         "events": events[-_MOST_EVENTS:],
-        "messages": messages(run_dir / "job.log"),
+        "messages": messages(log),
         "metrics": metrics,
         "nodes": nodes,
         "nccl": read_nccl(run_dir / "nccl"),
@@ -334,10 +335,10 @@ def _end(path: Path, most: int = 1 << 16) -> list[str]:
 
 
 def tracking_links(log: str) -> list[str]:
-    """Return the addresses of the job in Weights & Biases or MLflow, which their libraries print at the start.
+    """Return the addresses of the job in Weights & Biases or MLflow, which have the form ".../runs/ID".
 
-    The forms are ".../runs/ID" (wandb 0.23.0, wandb/sdk/wandb_run.py, and mlflow 3.6.0, mlflow/tracking/client.py; read
-    2026-11-27).
+    wandb prints its address at the start (logs of wandb 0.23.1), and MLflow at the end of a run (`_log_url` in
+    mlflow/tracking/_tracking_service/client.py of mlflow/mlflow; both read 2026-11-27).
     """
     plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
     return list(dict.fromkeys(re.findall(r"https?://[^\s\"'<>]{1,300}/runs/[A-Za-z0-9_-]{1,100}", plain)))[:5]

@@ -1,16 +1,16 @@
 """Explains why a job's ranks make no progress. yard uploads this file with each job. It needs Python 3.10 or newer.
 
-Two commands run on each of the job's nodes: `hang.py record RUN_DIR MARK` lets ranks that use NCCL through PyTorch
-write their flight records, and `hang.py stacks MARK TIME` then ends the ranks, which print the stacks of their threads.
-Afterwards, `hang.py explain RUN_DIR START` prints a summary on one node.
+Two commands run on each of the job's nodes: `hang.py dump RUN_DIR MARK` lets ranks that use NCCL through PyTorch write
+the dumps of PyTorch's flight recorder, and `hang.py stacks MARK TIME` then ends the ranks, which print the stacks of
+their threads. Afterwards, `hang.py explain RUN_DIR START` prints a summary on one node.
 
 The stacks come from Python's faulthandler, which PYTHONFAULTHANDLER enables. On SIGABRT, it writes the stacks to stderr
-without the GIL, so that also a rank in a NCCL call prints its stack (Python 3.12, "faulthandler"; read 2026-11-27). The
-ranks of a node are stopped first, because a launcher ends the other ranks when one rank has ended.
+without the GIL, so that also a rank in a NCCL call prints its stack (seen with Python 3.12.3 on 2026-11-27). The ranks
+of a node are stopped first, because a launcher ends the other ranks when one rank has ended.
 
-The flight record contains a process group's last collectives (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp of
-PyTorch 2.11; read 2026-11-27). PyTorch writes it if a collective exceeds its timeout, or if a character is written to
-the pipe TORCH_NCCL_DEBUG_INFO_PIPE_FILE + RANK + ".pipe".
+A dump contains a process group's last collectives (getCollectiveTrace in torch/csrc/distributed/c10d/FlightRecorder.cpp
+at pytorch/pytorch 00f0e2f6, read 2026-11-27). PyTorch writes it if a collective exceeds its timeout, or if a character
+is written to the pipe TORCH_NCCL_DEBUG_INFO_PIPE_FILE + RANK + ".pipe" (seen with PyTorch 2.11 on 2026-11-27).
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "hang"
-"""The subfolder of the run folder for flight records and pipes."""
-RECORD, PIPE = "flight-", "pipe-"
-"""Prefixes of the flight records and pipes in the subfolder. The rank follows, and for a pipe the suffix .pipe."""
-_RECORD_SECONDS = 40.0
-"""Maximum time in which a rank writes its flight record. It took 8 s on a machine with 2 H100 and PyTorch 2.11 on
-2026-11-27, because PyTorch imports torch._dynamo first."""
-_DUMP_SECONDS = 3.0
+"""The subfolder of the run folder for dumps and pipes."""
+DUMP, PIPE = "dump-", "pipe-"
+"""Prefixes of the dumps and pipes in the subfolder. The rank follows, and for a pipe the suffix .pipe."""
+_DUMP_WAIT_SECONDS = 40.0
+"""Maximum time in which a rank writes its dump. It took 8 s on a machine with 2 H100 and PyTorch 2.11 on 2026-11-27,
+because PyTorch imports torch._dynamo first."""
+_STACK_SECONDS = 3.0
+"""Maximum time in which a rank prints its stacks and ends."""
+_MOST_RANGES = 8
 _LOG_BYTES = 4 * 1024 * 1024
 """How much of the end of each log is searched for stacks."""
 _MARK = re.compile(r"^yard: rank (\d+) in start (\d+), process \d+ on \S+: (.*)$")
@@ -101,12 +103,12 @@ def find_ranks(mark: str, proc: Path = Path("/proc")) -> tuple[list[Rank], list[
     return sorted(ranks, key=lambda rank: rank.number), pids
 
 
-def write_records(run_dir: Path, mark: str) -> None:
-    """Let the ranks on this node write their flight records, and wait for them."""
+def write_dumps(run_dir: Path, mark: str) -> None:
+    """Let the ranks on this node write their dumps, and wait for them."""
     ranks, _ = find_ranks(mark)
     asked = [rank.number for rank in ranks if _ask(run_dir / FOLDER / f"{PIPE}{rank.number}.pipe")]
-    deadline = time.monotonic() + _RECORD_SECONDS
-    while time.monotonic() < deadline and not all(_has_record(run_dir, number) for number in asked):
+    deadline = time.monotonic() + _DUMP_WAIT_SECONDS
+    while time.monotonic() < deadline and not all(_has_dump(run_dir, number) for number in asked):
         time.sleep(0.1)
 
 
@@ -134,13 +136,13 @@ def print_stacks(mark: str, at: float) -> None:
             _announce(rank)
             _send(rank.pid, signal.SIGABRT)
             _send(rank.pid, signal.SIGCONT)
-        deadline = time.monotonic() + _DUMP_SECONDS
+        deadline = time.monotonic() + _STACK_SECONDS
         while time.monotonic() < deadline and any(_state(rank.pid) not in {"", "Z", "X"} for rank in batch):
             time.sleep(0.02)
 
 
 def _ask(pipe: Path) -> bool:
-    """Ask a rank for its flight record. Return whether the rank listens."""
+    """Ask a rank for its dump. Return whether the rank listens."""
     # Without O_NONBLOCK, opening a pipe without a reader would block.
     with suppress(OSError):
         file = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -151,9 +153,9 @@ def _ask(pipe: Path) -> bool:
     return False
 
 
-def _has_record(run_dir: Path, number: int) -> bool:
+def _has_dump(run_dir: Path, number: int) -> bool:
     with suppress(OSError):
-        return (run_dir / FOLDER / f"{RECORD}{number}").stat().st_size > 0
+        return (run_dir / FOLDER / f"{DUMP}{number}").stat().st_size > 0
     return False
 
 
@@ -229,23 +231,23 @@ def describe_stacks(stacks: Mapping[int, str]) -> list[str]:
     for number in sorted(stacks):
         places[stacks[number]].append(number)
     return [
-        f"{_ranks(numbers)}: {where}"
+        f"{ranks_text(numbers)}: {where}"
         for where, numbers in sorted(places.items(), key=lambda item: (len(item[1]), item[1]))
     ]
 
 
-def describe_records(records: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def describe_dumps(dumps: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Return a line for each process group with a collective that some ranks have called and others have not.
 
-    `records` maps ranks to flight records. Completed collectives, and messages between two ranks, are ignored.
+    `dumps` maps ranks to dumps. Completed collectives, and messages between two ranks, are ignored.
     """
     calls: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     members: dict[str, list[int]] = {}
-    for number, record in records.items():
-        for group in record.get("pg_config", {}).values():
+    for number, dump in dumps.items():
+        for group in dump.get("pg_config", {}).values():
             with suppress(KeyError, ValueError):
                 members[str(group["name"])] = [int(word) for word in re.findall(r"\d+", str(group["ranks"]))]
-        for entry in record.get("entries", ()):
+        for entry in dump.get("entries", ()):
             if not entry.get("is_p2p"):
                 # The entries are in the order of the calls, so the last one remains.
                 calls[str(entry["process_group"][0])][number] = entry
@@ -258,9 +260,9 @@ def describe_records(records: Mapping[int, Mapping[str, Any]]) -> list[str]:
         names = {number: _call(entry) for number, entry in inside.items()}
         missing = [number for number in members.get(group, sorted(last)) if number not in inside]
         first = names[min(names)]
-        title = f"process group {group}: {_ranks(sorted(inside))} called {first} (number {newest})"
+        title = f"process group {group}: {ranks_text(sorted(inside))} called {first} (number {newest})"
         if missing:
-            lines.append(f"{title}; missing: {_ranks(missing)}{_last_calls(missing, last)}")
+            lines.append(f"{title}; missing: {ranks_text(missing)}{_last_calls(missing, last)}")
         elif others := {number: name for number, name in names.items() if name != first}:
             listed = "; ".join(f"rank {number} called {name}" for number, name in sorted(others.items()))
             lines.append(
@@ -283,8 +285,8 @@ def _call(entry: Mapping[str, Any]) -> str:
     return f"{name} of {entry['input_sizes']}"
 
 
-def _ranks(numbers: Sequence[int]) -> str:
-    """Return for example "ranks 0-2, 5"."""
+def ranks_text(numbers: Sequence[int]) -> str:
+    """Return for example "rank 3" or "ranks 0-2, 5", with at most eight ranges."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -292,29 +294,31 @@ def _ranks(numbers: Sequence[int]) -> str:
         else:
             parts.append([number, number])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in parts]
+    if len(texts) > _MOST_RANGES:
+        texts[_MOST_RANGES:] = [f"and {len(texts) - _MOST_RANGES} more"]
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
 
 
 class _Plain(pickle.Unpickler):
-    """Reads only lists, dictionaries, strings and numbers, which are all that a flight record contains."""
+    """Reads only lists, dictionaries, strings and numbers, which are all that a dump contains."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
 
 
-def read_records(folder: Path) -> dict[int, Mapping[str, Any]]:
-    """Return a mapping from rank to flight record. Incomplete records are skipped."""
-    records: dict[int, Mapping[str, Any]] = {}
-    for path in folder.glob(f"{RECORD}[0-9]*"):
+def read_dumps(folder: Path) -> dict[int, Mapping[str, Any]]:
+    """Return a mapping from rank to dump. Incomplete dumps are skipped."""
+    dumps: dict[int, Mapping[str, Any]] = {}
+    for path in folder.glob(f"{DUMP}[0-9]*"):
         with suppress(OSError, ValueError, EOFError, pickle.UnpicklingError), path.open("rb") as file:
-            record = _Plain(file).load()
-            if isinstance(record, dict):
-                records[int(path.name.removeprefix(RECORD))] = record
-    return records
+            dump = _Plain(file).load()
+            if isinstance(dump, dict):
+                dumps[int(path.name.removeprefix(DUMP))] = dump
+    return dumps
 
 
 def explain(run_dir: Path, start: int) -> list[str]:
-    """Return the lines of the summary. The list is empty if the start has left no stacks and no flight records."""
+    """Return the lines of the summary. The list is empty if the start has left no stacks and no dumps."""
     stacks: dict[int, str] = {}
     for path in [run_dir / "job.log", *run_dir.glob("rank-*.log")]:
         with suppress(OSError), path.open("rb") as log:
@@ -322,14 +326,14 @@ def explain(run_dir: Path, start: int) -> list[str]:
             for number, state, frames in parse_stacks(log.read().decode(errors="replace"), start):
                 stacks[number] = place(state, frames)
     with suppress(LookupError, TypeError):  # the format of a later PyTorch
-        return describe_stacks(stacks) + describe_records(read_records(run_dir / FOLDER))
+        return describe_stacks(stacks) + describe_dumps(read_dumps(run_dir / FOLDER))
     return describe_stacks(stacks)
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["record", folder, mark]:
-            write_records(Path(folder), mark)
+        case ["dump", folder, mark]:
+            write_dumps(Path(folder), mark)
         case ["stacks", mark, at]:
             print_stacks(mark, float(at))
         case ["explain", folder, start]:

@@ -91,11 +91,11 @@ record_nccl() {
   export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET NCCL_DEBUG_FILE=$RUN_DIR/nccl/%h.%p
 }
 
-# If ranks make no progress, hang.py uses their stacks and PyTorch's record of collectives.
+# If ranks make no progress, hang.py uses their stacks and the dumps of PyTorch's flight recorder.
 record_calls() {
   export PYTHONFAULTHANDLER=1
   [[ -e /dev/nvidiactl ]] || return 0
-  export TORCH_FR_DUMP_TEMP_FILE=$RUN_DIR/hang/flight- TORCH_NCCL_DEBUG_INFO_TEMP_FILE=$RUN_DIR/hang/flight-
+  export TORCH_FR_DUMP_TEMP_FILE=$RUN_DIR/hang/dump- TORCH_NCCL_DEBUG_INFO_TEMP_FILE=$RUN_DIR/hang/dump-
   export TORCH_NCCL_DEBUG_INFO_PIPE_FILE=$RUN_DIR/hang/pipe- TORCH_NCCL_DUMP_ON_TIMEOUT=1
 }
 

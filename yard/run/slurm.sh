@@ -86,22 +86,27 @@ start_step() {
   exec srun "${step_options[@]}" bash "$RUN_DIR/$job_script" task
 }
 
+# ask NODE SECONDS LINE runs a command line on a node of this job for at most this time.
+ask() {
+  local program=(ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$1")
+  [[ $1 != "$SLURMD_NODENAME" ]] || program=(bash -c)
+  # With RUN_DIR in its environment, this ssh would be killed by `sweep`.
+  env -u RUN_DIR timeout "$2" "${program[@]}" "$3"
+}
+
 # Ends the ranks on all nodes after they have printed their stacks, which `explain_hang` reads. The nodes wait for a common
 # time, because srun ends all ranks when it learns of the first ended rank.
 collect_stacks() {
-  run_hang record "$RUN_DIR" "RUN_DIR=$RUN_DIR"
+  run_hang dump "$RUN_DIR" "RUN_DIR=$RUN_DIR"
   run_hang stacks "RUN_DIR=$RUN_DIR" $((EPOCHSECONDS + 4))
 }
 
 # run_hang ARGUMENT... runs hang.py on all nodes.
 run_hang() {
-  local host line ask asked=()
+  local host line asked=()
   printf -v line '%q ' python3 "$RUN_DIR/hang.py" "$@"
   while read -r host _; do
-    ask=(ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$host")
-    [[ $host != "$SLURMD_NODENAME" ]] || ask=(bash -c)
-    # With RUN_DIR in its environment, this ssh would be killed by `sweep`.
-    env -u RUN_DIR timeout 60 "${ask[@]}" "$line" 2>&1 &
+    ask "$host" 60 "$line" 2>&1 &
     asked+=($!)
   done <"$HOSTFILE"
   wait "${asked[@]}" || true
@@ -206,10 +211,7 @@ find_faults() {
     say "$host has had a fault for $age s: $reason"
   done < <(
     while read -r host _; do
-      ask=(ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$host")
-      [[ $host != "$SLURMD_NODENAME" ]] || ask=(bash -c)
-      # With RUN_DIR in its environment, this ssh would be killed by `sweep`.
-      echo "$host $(env -u RUN_DIR timeout 10 "${ask[@]}" "$read_file" 2>/dev/null)" &
+      echo "$host $(ask "$host" 10 "$read_file" 2>/dev/null)" &
     done <"$HOSTFILE"
     wait
   )

@@ -143,7 +143,7 @@ def wake_if_asleep(remote: Remote) -> float | None:
     try:
         if not remote.run(is_closed, seconds=90):
             return None
-        warn(f"cluster {remote.stack.cluster.name} stops or starts")
+        warn(f"cluster {remote.stack.cluster.name} is starting or stopping; waiting until it accepts jobs")
     except UnreachableError:
         warn(f"cluster {remote.stack.cluster.name} sleeps. Its head is starting")
         _start(head.wake, head)

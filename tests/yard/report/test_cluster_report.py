@@ -14,7 +14,7 @@ from yard.report.cluster import Week, cluster_page
 from yard.report.page import page
 from yard.report.record import parse
 from yard.run.cost import Cost
-from yard.run.flight import tracking_links
+from yard.run.flight import read, tracking_links
 
 DAY = 86400.0
 FIRST, SECOND = parse({**document(), "goodput": GOODPUT, "bill": BILL}), parse(throttled())
@@ -93,6 +93,13 @@ wandb: \x1b[33m🚀 View run at \x1b[34mhttps://wandb.ai/team/trainyard/runs/a1b
 see https://example.org/page and javascript:alert(1)/runs/1
 wandb: 🚀 View run at https://wandb.ai/team/trainyard/runs/a1b2
 """
+
+
+def test_links_at_both_ends_of_a_long_log_are_found(tmp_path: Path) -> None:
+    first, second = "https://wandb.ai/team/trainyard/runs/a1b2", "http://mlflow:5000/#/experiments/0/runs/9f3c"
+    middle = "step 1: loss 2.0\n" * 200_000
+    (tmp_path / "job.log").write_text(f"wandb: View run at {first}\n{middle}View run brave at: {second}\n")
+    assert read(tmp_path, tmp_path)["links"] == [first, second]
 
 
 def test_tracking_services_are_linked() -> None:

@@ -80,7 +80,7 @@ def test_rarest_place_comes_first() -> None:
 
 def test_missing_rank_is_named() -> None:
     waits = record(entry(6), entry(7, "started"))
-    (line,) = hang.describe_records({0: waits, 1: waits, 2: waits, 3: record(entry(6))})
+    (line,) = hang.describe_dumps({0: waits, 1: waits, 2: waits, 3: record(entry(6))})
     assert line == (
         "process group 0: ranks 0-2 called all_reduce of ((4,),) (number 7); missing: rank 3, whose last call was "
         "all_reduce of ((4,),) (number 6)"
@@ -88,39 +88,39 @@ def test_missing_rank_is_named() -> None:
 
 
 def test_rank_without_a_record_is_missing() -> None:
-    (line,) = hang.describe_records({0: record(entry(7, "started"), ranks="[0, 1]")})
+    (line,) = hang.describe_dumps({0: record(entry(7, "started"), ranks="[0, 1]")})
     assert line.endswith("missing: rank 1")
 
 
 def test_different_calls_are_named() -> None:
     others = record(entry(7, "started", "nccl:all_gather"), ranks="[0, 1]")
     calls = {0: record(entry(7, "started"), ranks="[0, 1]"), 1: others}
-    (line,) = hang.describe_records(calls)
+    (line,) = hang.describe_dumps(calls)
     assert line.endswith("rank 0 called all_reduce of ((4,),); rank 1 called all_gather of ((4,),)")
     assert "different calls" in line
 
 
 def test_collective_that_all_ranks_have_called_is_no_missing_rank() -> None:
-    (line,) = hang.describe_records({rank: record(entry(7, "started")) for rank in range(4)})
+    (line,) = hang.describe_dumps({rank: record(entry(7, "started")) for rank in range(4)})
     assert "none has completed it" in line
 
 
 def test_completed_collectives_are_no_hang() -> None:
-    assert hang.describe_records({0: record(entry(7)), 1: record(entry(7))}) == []
+    assert hang.describe_dumps({0: record(entry(7)), 1: record(entry(7))}) == []
 
 
 def test_records_cannot_run_code(tmp_path: Path) -> None:
-    (tmp_path / "flight-0").write_bytes(pickle.dumps(record(entry(1))))
-    (tmp_path / "flight-1").write_bytes(pickle.dumps(os.getcwd))
-    (tmp_path / "flight-2").write_bytes(b"\x80")
-    assert list(hang.read_records(tmp_path)) == [0]
+    (tmp_path / "dump-0").write_bytes(pickle.dumps(record(entry(1))))
+    (tmp_path / "dump-1").write_bytes(pickle.dumps(os.getcwd))
+    (tmp_path / "dump-2").write_bytes(b"\x80")
+    assert list(hang.read_dumps(tmp_path)) == [0]
 
 
 def test_recorded_hang_of_real_ranks_is_explained(tmp_path: Path) -> None:
     """Two ranks on two H100 with PyTorch 2.11.0, of which rank 1 slept before its fourth all-reduce (2026-11-27)."""
-    for rank, content in json.loads((Path(__file__).parent / "flight_records.json").read_text()).items():
-        (tmp_path / f"flight-{rank}").write_bytes(pickle.dumps(content))
-    assert hang.describe_records(hang.read_records(tmp_path)) == [
+    for rank, content in json.loads((Path(__file__).parent / "flight_recorder_dumps.json").read_text()).items():
+        (tmp_path / f"dump-{rank}").write_bytes(pickle.dumps(content))
+    assert hang.describe_dumps(hang.read_dumps(tmp_path)) == [
         "process group 0: rank 0 called all_reduce of [[1024]] (number 4); missing: rank 1, whose last call was "
         "all_reduce of [[1024]] (number 3)"
     ]
@@ -143,7 +143,7 @@ def test_each_rank_prints_its_stack_and_ends(tmp_path: Path) -> None:
         [sys.executable, str(tmp_path / "hang.py"), "stacks", f"RUN_DIR={tmp_path}", "0"], check=True, timeout=30
     )
     assert [rank.wait(5) for rank in ranks] == [-6, -6, -6]
-    assert time.monotonic() - begin < hang._DUMP_SECONDS
+    assert time.monotonic() - begin < hang._STACK_SECONDS
     assert hang.explain(tmp_path, 0) == [
         f"rank 1: in load_batch ({tmp_path.name}/program.py:4)",
         f"ranks 0, 2: in step ({tmp_path.name}/program.py:8)",
@@ -170,17 +170,17 @@ def test_only_the_ranks_of_torchrun_are_ranks(tmp_path: Path) -> None:
     assert sorted(pids) == [10, 11, 12, 13]
 
 
-def test_a_listening_rank_writes_its_record(tmp_path: Path) -> None:
+def test_a_listening_rank_writes_its_dump(tmp_path: Path) -> None:
     (tmp_path / "hang").mkdir()
     pipe = tmp_path / "hang" / "pipe-1.pipe"
     os.mkfifo(pipe)
-    program = f"import sys; sys.stdin.read(1); open({str(tmp_path / 'hang' / 'flight-1')!r}, 'w').write('x')"
+    program = f"import sys; sys.stdin.read(1); open({str(tmp_path / 'hang' / 'dump-1')!r}, 'w').write('x')"
     environment = {**os.environ, "RUN_DIR": str(tmp_path), "RANK": "1"}
     reader = os.open(pipe, os.O_RDWR)
     with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=reader) as rank:
         wait_until(lambda: [found.pid for found in hang.find_ranks(f"RUN_DIR={tmp_path}")[0]] == [rank.pid])
         begin = time.monotonic()
-        hang.write_records(tmp_path, f"RUN_DIR={tmp_path}")
-        assert time.monotonic() - begin < hang._RECORD_SECONDS
+        hang.write_dumps(tmp_path, f"RUN_DIR={tmp_path}")
+        assert time.monotonic() - begin < hang._DUMP_WAIT_SECONDS
     os.close(reader)
-    assert (tmp_path / "hang" / "flight-1").read_text() == "x"
+    assert (tmp_path / "hang" / "dump-1").read_text() == "x"

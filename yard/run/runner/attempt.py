@@ -339,7 +339,7 @@ class Attempt:
 
     def _collect_stacks(self) -> None:
         """End all ranks after they have printed their stacks, which hang.py explains."""
-        self._examine("hang record . MARK")
+        self._examine("hang dump . MARK")
         # All nodes begin at the same time, because torchrun ends all ranks when it learns of the first ended rank.
         self._examine(f"hang stacks MARK {time.time() + 1:.1f}")
 

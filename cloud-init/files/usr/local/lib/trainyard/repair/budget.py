@@ -78,7 +78,7 @@ class Meter:
     notice: str = ""
     is_spent: bool = False
     checked: float | None = None
-    told: dict[str, float] = field(default_factory=dict)
+    notified: dict[str, float] = field(default_factory=dict)
     """Mapping from the name of a running job (job_name) to the time of its notice."""
 
     def run_once(self, partitions: Collection[str], now: float, wall: float) -> None:
@@ -103,10 +103,10 @@ class Meter:
         rows = (line.split() for line in shown.splitlines())
         running = [job_name(*fields) for *fields, partition in rows if partition in partitions]
         for job in running:
-            if job not in self.told:
+            if job not in self.notified:
                 self.control("notify", job, f"{SPENT}: this job is requeued or ended in {NOTICE_SECONDS / 60:.0f} min")
-        self.told = {job: self.told.get(job, now) for job in running}
-        for job, since in self.told.items():
+        self.notified = {job: self.notified.get(job, now) for job in running}
+        for job, since in self.notified.items():
             if now - since < NOTICE_SECONDS:
                 continue
             row = self.control("-o", "show", "job", job) or ""

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from health.slurm import job_name
+
 from trainyard.idle_gpus import parse_reports, render_end
 
 NOTICE_SECONDS = 300.0
@@ -60,7 +62,7 @@ def parse_running(listed: str) -> list[Running]:
             continue
         number, array, task, _, nodes, start, is_batch, requeue = fields
         if number.isdigit() and nodes.isdigit() and start.isdigit():
-            name = f"{array}_{task}" if task.isdigit() else number
+            name = job_name(number, array, task)
             found.append(Running(int(number), name, int(nodes), float(start), is_batch == requeue == "1"))
     return found
 
@@ -78,7 +80,7 @@ class IdleJobs:
     """Runs scancel, and returns None if it failed."""
     notice: str = ""
     """A sentence for all users about the idle jobs, or an empty one if there are none."""
-    told: dict[Running, float] = field(default_factory=dict)
+    notified: dict[Running, float] = field(default_factory=dict)
     """Mapping from each idle job to the time of its notice."""
     checked: float | None = None
 
@@ -93,12 +95,12 @@ class IdleJobs:
         idle = self._idle_jobs(nodes, wall)
         if idle is None:
             return
-        self.told = {job: self.told[job] for job in idle if job in self.told}
+        self.notified = {job: self.notified[job] for job in idle if job in self.notified}
         for job, seconds in idle.items():
-            if job not in self.told:
+            if job not in self.notified:
                 self._warn(job, seconds)
-                self.told[job] = now
-            elif seconds >= 60 * self.limit.minutes and now - self.told[job] >= NOTICE_SECONDS:
+                self.notified[job] = now
+            elif seconds >= 60 * self.limit.minutes and now - self.notified[job] >= NOTICE_SECONDS:
                 self._end(job)
         names = sorted(job.name for job in idle)
         rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
