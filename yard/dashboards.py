@@ -51,6 +51,9 @@ _NODE = 'instance=~"$node"'
 _UTILIZATION = f"trainyard_gpu_utilization_percent{{{_NODE}}}"
 _THROTTLED = f"trainyard_gpu_throttled{{{_NODE}}} == 1"
 _FAILED = f"trainyard_health_check_failed{{{_NODE}}} == 1"
+_XIDS = f"increase(trainyard_gpu_xid_errors_total{{{_NODE}}}[1h])"
+_NVLINK = f"rate(trainyard_gpu_nvlink_bytes_total{{{_NODE}}}[{_RATE}])"
+_NVLINK_ERRORS = f"increase(trainyard_gpu_nvlink_errors_total{{{_NODE}}}[1h])"
 _CPU = f'sum by (instance) (rate(trainyard_cpu_seconds_total{{mode!~"idle|iowait",{_NODE}}}[{_RATE}]))'
 
 CLUSTER = Dashboard(
@@ -87,6 +90,9 @@ NODE = Dashboard(
         Panel("GPU clock", "hertz", {"GPU {{gpu}}": f"trainyard_gpu_sm_clock_hertz{{{_NODE}}}"}),
         Panel("Reasons for low clocks", "short", {"GPU {{gpu}}: {{reason}}": _THROTTLED}),
         Panel("Memory errors", "short", {"GPU {{gpu}}: {{kind}}": f"trainyard_gpu_ecc_errors_total{{{_NODE}}}"}),
+        Panel("Xids in an hour", "short", {"GPU {{gpu}}: Xid {{xid}}": _XIDS}),
+        Panel("NVLink", "Bps", {"GPU {{gpu}} {{direction}}": _NVLINK}),
+        Panel("NVLink errors in an hour", "short", {"GPU {{gpu}}: {{kind}}": _NVLINK_ERRORS}),
         Panel("Processors", "short", {"busy": _CPU, "installed": f"trainyard_cpus{{{_NODE}}}"}),
         Panel(
             "Memory",

@@ -8,7 +8,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from metrics.collector import FIGURES, HEALTH, OLD_SECONDS, OUTPUT, QUERY, collect
+from metrics import collector
+from metrics.collector import FIGURES, HEALTH, NO_NVLINK, NVLINK, OLD_SECONDS, OUTPUT, QUERY, collect, nvlink_output
 from metrics.page import METRICS, Page, write
 from repair.figures import FILE, INTERVAL_SECONDS, Figures
 from repair.figures import JOBS as LISTED
@@ -69,6 +70,66 @@ def test_a_node_has_metrics_of_each_gpu(tmp_path: Path) -> None:
     assert [line for line in expected if line not in lines] == []
     # The GPU does not support this value, and the check could not be carried out.
     assert not [line for line in lines if ("memory_temperature" in line and 'gpu="1"' in line) or "nfs-hang" in line]
+
+
+HEAD = "GPU {0}: NVIDIA H100 80GB HBM3 (UUID: GPU-{0}23fdbc-f2ca-d4ef-3a65-9dba53be7167)\n"
+DATA = "".join(
+    f"{HEAD.format(gpu)}\t Link 0: Data Tx: {gpu} KiB\n\t Link 0: Data Rx: 5 KiB\n\t Link 1: Data Tx: 58739 KiB\n"
+    for gpu in (0, 1)
+)
+ERRORS = "".join(
+    f"{HEAD.format(gpu)}\t Link 0: Replay Errors: 0\n\t Link 0: Recovery Errors: 0\n\t Link 0: CRC Errors: {gpu}\n\n"
+    "\t Link 1: Replay Errors: 0\n\t Link 1: Recovery Errors: N/A\n\t Link 1: CRC Errors: 4\n\n"
+    for gpu in (0, 1)
+)
+"""The output of the calls in NVLINK on H100s (driver 580.159.04, 2026-11-27), with other numbers and fewer links."""
+
+
+def test_nvlinks_are_added_up(tmp_path: Path) -> None:
+    lines = collect(node(tmp_path), SMI, NOW, (DATA, ERRORS)).splitlines()
+    assert [line for line in lines if line.startswith("trainyard_gpu_nvlink") and 'gpu="1"' in line] == [
+        f'trainyard_gpu_nvlink_bytes_total{{gpu="1",direction="sent"}} {58740 * 1024}',
+        f'trainyard_gpu_nvlink_bytes_total{{gpu="1",direction="received"}} {5 * 1024}',
+        'trainyard_gpu_nvlink_errors_total{gpu="1",kind="replay"} 0',
+        'trainyard_gpu_nvlink_errors_total{gpu="1",kind="recovery"} 0',
+        'trainyard_gpu_nvlink_errors_total{gpu="1",kind="crc"} 5',
+    ]
+
+
+def test_nvlink_is_not_queried_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, ...]] = []
+    answers = dict.fromkeys(NVLINK, HEAD.format(0))
+
+    def answer(command: tuple[str, ...], _: float) -> str:
+        calls.append(command)
+        return answers[command]
+
+    monkeypatch.setattr(collector, "output_of", answer)
+    no_links = tmp_path / NO_NVLINK.lstrip("/")
+    no_links.parent.mkdir(parents=True)
+    assert nvlink_output(tmp_path, "", NOW) == ("", "")
+    assert calls == [], "there are no GPUs"
+    for _ in range(3):
+        assert nvlink_output(tmp_path, SMI, NOW) == ("", "")
+    assert calls == [NVLINK[0]], "the first call has shown no link"
+    answers |= dict(zip(NVLINK, (DATA, ERRORS), strict=True))
+    os.utime(no_links, (NOW - 3601, NOW - 3601))
+    assert nvlink_output(tmp_path, SMI, NOW) == (DATA, ERRORS)
+
+
+def test_xids_are_counted_by_gpu(tmp_path: Path) -> None:
+    root = node(tmp_path)
+    counts = {"0000:00:07": {"31": 2, "79": 1}, "0001:00:00": {"79": 1}}
+    (root / HEALTH.lstrip("/")).write_text(json.dumps({"time": NOW, "results": {}, "xids": counts}))
+    expected = [
+        'trainyard_gpu_xid_errors_total{gpu="0001:00:00",xid="79"} 1',
+        'trainyard_gpu_xid_errors_total{gpu="1",xid="31"} 2',
+        'trainyard_gpu_xid_errors_total{gpu="1",xid="79"} 1',
+    ]
+    # After some Xids, nvidia-smi shows no GPU at all.
+    for output in (SMI, ""):
+        found = [line for line in collect(root, output, NOW).splitlines() if line.startswith("trainyard_gpu_xid")]
+        assert sorted(found) == expected
 
 
 @pytest.mark.parametrize("output", ["", "No devices were found\n", "0, GPU-x, too few fields\n"])

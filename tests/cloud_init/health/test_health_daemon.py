@@ -305,6 +305,41 @@ def test_xid_drains_within_a_second(cluster: Cluster) -> None:
     assert (daemon.cache / "verdict").read_text() == f"fatal {cluster.reason}\n"
 
 
+def test_every_xid_is_counted_once(cluster: Cluster) -> None:
+    """Also by a new daemon, which reads the log of this boot again. Lines with a user's text do not count."""
+    gpu = "NVRM: Xid (PCI:0000:3B:00): "
+    lines = [
+        f"4,10,1,-;{gpu}31, pid=1, name=python, Ch 00000008\n",
+        f"4,11,2,-;{gpu}31, pid=2, name=python, Ch 00000008\n",
+        f"6,12,3,-;{gpu}63, Row remapper\n",
+        f"12,13,4,-;{gpu}31, written to /dev/kmsg\n",
+        f"4,14,5,c;{gpu}31, the rest of a line\n",
+        f"4,15,6,-;mount: {gpu}31\n",
+        "4,16,7,-;NVRM: Xid (PCI:00000001:00:00.0): 79, GPU has fallen off the bus.\n",
+    ]
+
+    def read(daemon: Daemon, lines: list[str]) -> None:
+        for line in lines:
+            reader, writer = os.pipe2(os.O_NONBLOCK)
+            os.write(writer, line.encode())
+            daemon.read_log(reader)
+            os.close(reader)
+            os.close(writer)
+
+    daemon = start(cluster)
+    read(daemon, lines[:2])
+    daemon.saved = float("-inf")
+    daemon.publish()
+    # The daemon ends without storing these records.
+    read(daemon, lines[2:5])
+    again = start(cluster)
+    read(again, lines)
+    again.publish()
+    published = json.loads((again.cache / "results.json").read_text())["xids"]
+    assert published == {"0000:3b:00": {"31": 2, "63": 1}, "0001:00:00": {"79": 1}}
+    assert load(cluster.site.root / "var/lib/trainyard/health.json", "another boot").xids == {}
+
+
 def reason(ledger: Ledger) -> str | None:
     return ledger.worst.reason if ledger.worst else None
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from health import fabric, gpu, system
-from health.gpu import fatal_xid, load_xids, records
+from health.gpu import fatal_xid, load_xids, records, xid_in
 from health.idle import IdleGpus
 from health.node import FAIL, SEVERITIES, Check, Node, Outcome, checks_for, load_checks, unknown
 from health.slurm import apply, requeue_jobs, warn_jobs
@@ -156,7 +156,11 @@ class Daemon:
     def read_log(self, log: int) -> None:
         """Read the new records of the kernel log."""
         for number, line in records(log, self.ledger.kmsg):
-            self.ledger.kmsg = number
+            found = xid_in(line)
+            with self.lock:
+                self.ledger.kmsg = number
+                if found is not None:
+                    self.ledger.count_xid(*found)
             text = fatal_xid(line, self.codes)
             if text is not None and _XID in self.checks:
                 self.node.events[_XID] = text
@@ -208,10 +212,11 @@ class Daemon:
         """Write the cache. Also write the ledger if its last write was more than _SAVE_SECONDS ago."""
         worst = self.ledger.worst
         # A failed job reads the age of the fault from the file's modification time.
-        shown = f"{worst.severity} {worst.reason}" if worst else ""
-        write(self.cache / "verdict", shown, worst.since if worst else None)
+        verdict = f"{worst.severity} {worst.reason}" if worst else ""
+        write(self.cache / "verdict", verdict, worst.since if worst else None)
         results = {name: [outcome.state, outcome.text] for name, outcome in self.ledger.outcomes.items()}
-        write(self.cache / "results.json", json.dumps({"time": time.time(), "results": results}))
+        shown = {"time": time.time(), "results": results, "xids": self.ledger.xids}
+        write(self.cache / "results.json", json.dumps(shown))
         if time.monotonic() - self.saved > _SAVE_SECONDS:
             save(self.node.path(LEDGER), self.ledger)
             self.saved = time.monotonic()

@@ -17,7 +17,9 @@ from typing import Any
 
 from health.node import Check, Node, Outcome, Ran, failed, passed, unknown
 
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\): (\d+)\b(.*)")
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F]{0,4}([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?\): (\d+)\b(.*)"
+)
 """The start of the driver's message. Some kernel messages, for example about a segmentation fault, begin with a process
 name, which a user can choose. A process name has at most 15 bytes, so it cannot contain a whole PCI address."""
 _KERNEL_HEAD = re.compile(r"[0-7],(\d+),\d+,-")
@@ -54,10 +56,16 @@ def fatal_xid(line: str, codes: Mapping[str, Mapping[str, Any]]) -> str | None:
     found = _XID.match(line)
     if found is None:
         return None
-    row = codes.get(found[1])
-    if row is None or not re.search(row.get("only", ""), found[2]):
+    row = codes.get(found[2])
+    if row is None or not re.search(row.get("only", ""), found[3]):
         return None
-    return f"Xid {found[1]}, {row['text']}"
+    return f"Xid {found[2]}, {row['text']}"
+
+
+def xid_in(line: str) -> tuple[str, str] | None:
+    """Return the GPU's PCI address, such as "0000:3b:00", and the code of the Xid that a line reports, or None."""
+    found = _XID.match(line)
+    return None if found is None else (found[1].lower(), found[2])
 
 
 def records(log: int, after: int = -1) -> Iterator[tuple[int, str]]:

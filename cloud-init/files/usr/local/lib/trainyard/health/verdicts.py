@@ -17,7 +17,7 @@ from trainyard.faults import reason_for
 
 _HISTORY = 50
 """The number of history entries that are kept. An entry records when a verdict began or ended."""
-_STORED = ("boot_id", "verdicts", "history", "baseline", "kmsg")
+_STORED = ("boot_id", "verdicts", "history", "baseline", "kmsg", "xids")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ class Ledger:
     baseline: dict[str, Any] = field(default_factory=dict)
     kmsg: int = -1
     """The number of the last record that was read from this boot's kernel log."""
+    xids: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Mapping from a GPU's PCI address and an Xid to the number of messages in the records that were read. It is stored
+    together with `kmsg`, so that a new daemon counts each record once."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     fails: dict[str, int] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
@@ -67,6 +70,10 @@ class Ledger:
             self._end(check.id, now)
             return True
         return False
+
+    def count_xid(self, gpu: str, xid: str) -> None:
+        counts = self.xids.setdefault(gpu, {})
+        counts[xid] = counts.get(xid, 0) + 1
 
     def clear(self, check: str, now: float) -> None:
         """Clear a check's verdict at an operator's request."""
@@ -102,8 +109,8 @@ def load(path: Path, boot_id: str) -> Ledger:
     try:
         stored = json.loads(path.read_text())
         verdicts = {name: Verdict(**row) for name, row in stored["verdicts"].items()}
-        kmsg = stored["kmsg"] if stored["boot_id"] == boot_id else -1
-        return Ledger(boot_id, verdicts, stored["history"], stored["baseline"], kmsg)
+        kmsg, xids = (stored["kmsg"], stored.get("xids", {})) if stored["boot_id"] == boot_id else (-1, {})
+        return Ledger(boot_id, verdicts, stored["history"], stored["baseline"], kmsg, xids)
     except (OSError, ValueError, KeyError, TypeError):
         return Ledger(boot_id=boot_id)
 
