@@ -14,7 +14,7 @@ from pathlib import Path
 import bandwidth.program
 import pytest
 from bandwidth.program import command, measure, parse, run_gate
-from bandwidth.results import Group, Measured, Node, Pair, judge, load, rounds
+from bandwidth.results import Group, Measured, Node, Pair, Record, judge, load, rounds, save
 
 from yard.workloads import allreduce
 
@@ -258,6 +258,34 @@ def test_last_row_of_the_table_is_read(output: str, ranks: int, size: str, expec
     assert (result.busbw, result.wrong) == (None, "wrong" in expected)
 
 
+CHOICES = """\
+AllReduce: 4 Bytes -> Algo TREE proto LL
+AllReduce: 4294967296 Bytes -> Algo RING proto SIMPLE
+AllReduce: 536870912 Bytes -> Algo NVLS proto LL128
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "algorithm"),
+    [(CHOICES, "RING, SIMPLE"), ("", ""), ("AllReduce: 4294967296 Bytes -> Algo 1 proto 2 time 9.1\n", "")],
+)
+def test_algorithm_of_the_largest_message_is_recorded(lines: str, algorithm: str, tmp_path: Path) -> None:
+    result = parse(NCCL_TESTS.replace("WRONG", "0") + lines, 8, "4G")
+    assert (result.algorithm, result.problem) == (algorithm, "")
+    save(tmp_path / "busbw.json", {"a": Record(alone={"a-0": result})})
+    assert load(tmp_path / "busbw.json")["a"].alone == {"a-0": result}
+
+
+def test_record_without_algorithms_remains_valid(tmp_path: Path) -> None:
+    """An earlier version has written it. Otherwise, all nodes would be measured again."""
+    save(tmp_path / "busbw.json", {"a": Record(alone={"a-0": Measured(372.5)}, pairs={("a-0", "a-1"): Measured(40.0)})})
+    old = json.loads((tmp_path / "busbw.json").read_text())
+    for row in (old["groups"]["a"]["alone"]["a-0"], *old["groups"]["a"]["pairs"]):
+        del row["algorithm"]
+    (tmp_path / "busbw.json").write_text(json.dumps(old))
+    assert load(tmp_path / "busbw.json")["a"].alone == {"a-0": Measured(372.5)}
+
+
 def test_measurements_at_the_same_time_use_other_ports() -> None:
     group = replace(GROUP, env={"NCCL_DEBUG": "WARN"})
     pair = [Node("a-0", "10.0.0.4", "a", "1"), Node("a-1", "10.0.0.5", "a", "1")]
@@ -267,6 +295,27 @@ def test_measurements_at_the_same_time_use_other_ports() -> None:
     assert "--nodelist=a-0,a-1" in first
     assert "BYTES=8G" in first
     assert "BYTES=16G" in command(pair[:1], group, 0, "pmix")
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_only_the_first_rank_logs_what_nccl_chooses(rank: str, tmp_path: Path) -> None:
+    """A fake program writes to NCCL's log. The log is deleted, and the program's exit code remains."""
+    line = "vm:835:835 [0] NCCL INFO AllReduce: 1073741824 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}"
+    script = command([Node("a-0", "10.0.0.4", "a", "1")], replace(GROUP, real_gpus=True), 0, None)[-1]
+    (tmp_path / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
+    script = script.replace("/etc/trainyard/fabric.env", str(tmp_path / "fabric.env"))
+    program = tmp_path / "python3"
+    program.write_text(
+        f"#!/bin/sh\n[ \"$1\" != -c ] || exit 0\necho '{line}' >>${{NCCL_DEBUG_FILE:-/dev/null}}\nexit 3\n"
+    )
+    program.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path / "tmp"), "SLURM_PROCID": rank}
+    variables = {**os.environ, **own, "REAL_GPUS": "yes", "BYTES": "1G", "ITERATIONS": "20"}
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=False)
+    expected = "AllReduce: 1073741824 Bytes -> Algo RING proto SIMPLE\n" if rank == "0" else ""
+    assert (done.stdout, done.stderr, done.returncode) == (expected, "", 3)
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_mpi_of_hpcx_uses_tcp_and_no_hcoll(tmp_path: Path) -> None:

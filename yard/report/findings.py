@@ -225,12 +225,19 @@ def _sections(record: Record) -> dict[str, Mapping[str, str]]:
     for host, facts in record.nccl.items():
         for name, value in facts.items():
             nccl.setdefault(f"NCCL {name}", {})[host] = value
+    chosen: dict[str, dict[str, str]] = {}
+    for row in record.busbw:
+        if row.algorithm:
+            chosen.setdefault(_ALGORITHMS[len(row.nodes) > 1], {})[" and ".join(row.nodes)] = row.algorithm
     names = ", ".join(node.node for node in record.last) or record.job.node_list
     return {
         "code": record.code,
         "arguments": record.arguments,
         "environment": record.environment,
-        "software": {**node_facts(record.last, "software"), **{name: together(row) for name, row in nccl.items()}},
+        "software": {
+            **node_facts(record.last, "software"),
+            **{name: together(row) for name, row in (nccl | chosen).items()},
+        },
         "nodes": {"cluster": record.cluster, **record.placement, "names": names},
         "hardware": node_facts(record.last, "hardware"),
         "results": results(record),
@@ -322,11 +329,17 @@ _DRIVER, _NETWORK = (
     ("GPU driver", "CUDA of the driver"),
     ("NCCL network", "NCCL plugin", "NCCL rings", "fabric settings"),
 )
+_ALGORITHMS = ("all-reduce algorithm of a node", "all-reduce algorithm of pairs")
 _RULES = (
     ("network", "NCCL used another network or plugin", _concerns("software", _NETWORK)),
+    ("algorithm", "NCCL chose another algorithm in the bandwidth gate", _concerns("software", _ALGORITHMS)),
     ("driver", "the GPU drivers differ", _concerns("software", _DRIVER)),
     ("environment", "the environments differ", _concerns("environment")),
-    ("software", "the software of the nodes differs", _concerns("software", without=(*_NETWORK, *_DRIVER))),
+    (
+        "software",
+        "the software of the nodes differs",
+        _concerns("software", without=(*_NETWORK, *_DRIVER, *_ALGORITHMS)),
+    ),
     ("hardware", "the hardware or its settings differ", _concerns("hardware", without=("health",))),
     ("code", "the code differs", _concerns("code")),
     ("arguments", "the arguments differ", _concerns("arguments", without=("name", "nodes"))),

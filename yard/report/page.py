@@ -250,8 +250,11 @@ def _nodes(record: Record) -> Iterator[str]:
     )
     for kind in ("hardware", "software"):
         yield table_of(f"{kind.capitalize()} of the nodes", ("fact", "value"), node_facts(record.last, kind).items())
-    measured = [(" and ".join(row.nodes), f"{row.busbw:.4g}", _number(row.floor)) for row in record.busbw]
-    yield table_of("All-reduce bus bandwidth before the job", ("nodes", "GB/s", "floor (GB/s)"), measured)
+    measured = [
+        (" and ".join(row.nodes), f"{row.busbw:.4g}", _number(row.floor), row.algorithm) for row in record.busbw
+    ]
+    heads = ("nodes", "GB/s", "floor (GB/s)", "all-reduce algorithm")
+    yield table_of("All-reduce bus bandwidth before the job", heads, measured)
 
 
 def _mean(values: Numbers) -> float | None:

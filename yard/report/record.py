@@ -99,11 +99,15 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Bandwidth:
-    """The bus bandwidth of a node or of a pair, in GB/s. `floor` is the lowest passing value, or None."""
+    """The bus bandwidth of a node or of a pair, in GB/s. `floor` is the lowest passing value, or None.
+
+    `algorithm` is NCCL's algorithm and protocol, or empty if they are unknown.
+    """
 
     nodes: tuple[str, ...]
     busbw: float
     floor: float | None
+    algorithm: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +316,8 @@ def _bandwidths(rows: Sequence[Any]) -> Iterator[Bandwidth]:
     for row in map(_dict, rows):
         busbw = _number(row.get("busbw"))
         if busbw is not None:
-            yield Bandwidth(nodes=tuple(_strings(row.get("nodes"))), busbw=busbw, floor=_number(row.get("floor")))
+            nodes, algorithm = tuple(_strings(row.get("nodes"))), _text(row.get("algorithm"))
+            yield Bandwidth(nodes=nodes, busbw=busbw, floor=_number(row.get("floor")), algorithm=algorithm)
 
 
 def _dict(value: Any) -> dict[str, Any]:

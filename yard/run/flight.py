@@ -60,7 +60,8 @@ _NCCL = {
     "channels": r"(\d+ coll channels, .+)", "rings": r"Connected all rings, (.+)",
 }  # fmt: skip
 """Lines of NCCL's log (src/init.cc, src/graph/topo.cc, src/transport/generic.cc and src/plugin/net at NVIDIA/nccl, read
-2026-11-27). NCCL logs the algorithm of each operation only with the subsystem TUNING, which has no limit."""
+2026-11-27). NCCL logs the algorithm of each operation only with the subsystem TUNING, which has no limit, so the
+bandwidth gate records it instead."""
 
 
 # --- on a node --------------------------------------------------------------------------------------------------------
@@ -464,7 +465,7 @@ def read_nccl(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def bandwidths(record: Mapping[str, Any], boots: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the gate's measurements of the job's nodes that no node has rebooted since, in GB/s."""
+    """Return the gate's measurements, in GB/s and with NCCL's algorithm, that no node has rebooted since."""
 
     def all_found() -> Iterator[dict[str, Any]]:
         for group in record.get("groups", {}).values():
@@ -473,7 +474,8 @@ def bandwidths(record: Mapping[str, Any], boots: Mapping[str, str]) -> list[dict
             for row in rows:
                 if valid.issuperset(row["nodes"]) and row["busbw"] is not None:
                     floor = group["floors"][len(row["nodes"]) - 1]
-                    yield {"nodes": row["nodes"], "busbw": row["busbw"], "floor": floor}
+                    # Older records have no algorithm.
+                    yield {name: row.get(name, "") for name in ("nodes", "busbw", "algorithm")} | {"floor": floor}
 
     with suppress(KeyError, TypeError, AttributeError, IndexError):
         return list(all_found())

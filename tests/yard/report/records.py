@@ -75,7 +75,8 @@ def document(job: int = 7, **read: Any) -> dict[str, Any]:
             "metrics": copy.deepcopy(metrics()),
             "nodes": [node("gpu-0", 0), node("gpu-1", 1)],
             "nccl": {name: {"version": "2.28.9+cuda13.0", "network": "IBext_v10"} for name in ("gpu-0", "gpu-1")},
-            "busbw": [{"nodes": ["gpu-0", "gpu-1"], "busbw": 372.5, "floor": 340.0}],
+            "busbw": [{"nodes": ["gpu-0", "gpu-1"], "busbw": 372.5, "floor": 340.0,
+                       "algorithm": "NVLSTREE, SIMPLE"}],
             **read,
         },
     }  # fmt: skip

@@ -102,6 +102,9 @@ def test_the_difference_to_a_throttled_job_is_explained() -> None:
          "the GPU drivers differ: GPU driver 570.86.15 -> 580.1"),
         (lambda read: [row.update(network="Socket") for row in read["nccl"].values()], "network",
          "NCCL used another network or plugin: NCCL network IBext_v10 -> Socket"),
+        (lambda read: read["busbw"][0].update(algorithm="RING, LL128"), "algorithm",
+         "NCCL chose another algorithm in the bandwidth gate: all-reduce algorithm of pairs NVLSTREE, SIMPLE -> "
+         "RING, LL128"),
         (lambda read: [row["software"].update(kernel="6.11") for row in read["nodes"]], "software",
          "the software of the nodes differs: kernel 6.8.0-51 -> 6.11"),
         (lambda read: [row["hardware"].update({"power limit (W)": "500.00"}) for row in read["nodes"]], "hardware",
@@ -198,6 +201,7 @@ def test_the_page_is_complete_and_needs_no_network() -> None:
         "Xid 79",
         "--preset 13b --lr 3e-4",
         "372.5",
+        "NVLSTREE, SIMPLE",
         "job 7, start 0",
     ):
         assert part in text, part

@@ -182,7 +182,9 @@ def test_the_head_prints_a_document_for_each_job(tmp_path: Path, capsys: pytest.
     os.utime(run / "nccl" / "a.1", (1, 1))
     (run / "nccl" / "a.7").write_text(NCCL)
     pairs = [{"nodes": ["a", "z"], "busbw": 40.0}, {"nodes": ["a"], "busbw": None}]
-    group = {"boots": {"a": "b1", "z": "b2"}, "alone": {"a": {"busbw": 480.5}}, "pairs": pairs, "floors": [450, None]}
+    alone = {"busbw": 480.5, "algorithm": "NVLS, SIMPLE"}
+    pairs.append({"nodes": ["a"], "busbw": 40.0})  # by an earlier version
+    group = {"boots": {"a": "b1", "z": "b2"}, "alone": {"a": alone}, "pairs": pairs, "floors": [450, None]}
     (state / "busbw.json").write_text(json.dumps({"groups": {"gpu": group}}))
     flight.main(["read", str(state), f"7={run}", f"8={tmp_path}/missing"])
     found, missing = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -197,7 +199,10 @@ def test_the_head_prints_a_document_for_each_job(tmp_path: Path, capsys: pytest.
         "channels": "16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer",
         "rings": "use ring PXN 0 GDR 1",
     }
-    assert found["busbw"] == [{"nodes": ["a"], "busbw": 480.5, "floor": 450}]
+    assert found["busbw"] == [
+        {"nodes": ["a"], "busbw": 480.5, "algorithm": "NVLS, SIMPLE", "floor": 450},
+        {"nodes": ["a"], "busbw": 40.0, "algorithm": "", "floor": 450},
+    ]
     assert (missing["events"], missing["nodes"], missing["snapshot"]) == ([], [], {})
 
 

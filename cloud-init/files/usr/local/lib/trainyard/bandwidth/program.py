@@ -45,6 +45,9 @@ SECONDS = 600
 """The time limit for a measurement, including the import of torch."""
 _FIRST_PORT = 29410
 _ROW = re.compile(r"^ *\d+ +\d+ +\w+ +sum +.*$", re.MULTILINE)
+_CHOICE = re.compile(r"AllReduce: (\d+) Bytes -> Algo ([A-Z]\w*) proto ([A-Z]\w*)")
+"""A line of NCCL's log with the names of the algorithm and protocol (NCCL 2.28.9, seen 2026-11-27). NCCL versions that
+write numbers instead of names are ignored."""
 _ITERATIONS = {True: "20", False: "5"}
 """The number of iterations for real and for fake GPUs. At 0.34 GB/s (two H200s over TCP, 2026-11-23), 20 iterations
 would take 4 minutes, so allreduce.py limits the time."""
@@ -56,6 +59,11 @@ source /etc/trainyard/fabric.env
 set +a
 # All builds of torch support the store without libuv, and some do not support libuv.
 export USE_LIBUV=0
+if [[ $REAL_GPUS == yes && $SLURM_PROCID == 0 ]] && log=$(mktemp); then
+  # Only rank 0 logs the algorithm of each operation.
+  export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING NCCL_DEBUG_FILE=$log
+  trap 'grep -aoE "AllReduce: [0-9]+ Bytes -> Algo [A-Z0-9_]+ proto [A-Z0-9_]+" "$log" | sort -u; rm -f "$log"' EXIT
+fi
 if [[ $REAL_GPUS == yes && -x /opt/nccl-tests/build/all_reduce_perf ]]; then
   # Azure's HPC image builds nccl-tests with the MPI of this module, which is not on PATH (azhpc-images at 8e9d055f,
   # components/install_nccl.sh; read 2026-11-22).
@@ -64,15 +72,18 @@ if [[ $REAL_GPUS == yes && -x /opt/nccl-tests/build/all_reduce_perf ]]; then
     module load mpi/hpcx
     export OMPI_MCA_coll_hcoll_enable=0 UCX_TLS=tcp UCX_NET_DEVICES=$GLOO_SOCKET_IFNAME
   fi
-  exec /opt/nccl-tests/build/all_reduce_perf -b "$BYTES" -e "$BYTES" -g 1 -c 1 -n "$ITERATIONS"
+  /opt/nccl-tests/build/all_reduce_perf -b "$BYTES" -e "$BYTES" -g 1 -c 1 -n "$ITERATIONS"
+  exit
 fi
 if ! python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
   exit 90
 fi
 counts=(--warmup 2 --iters "$ITERATIONS" --max-seconds 20)
-exec python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BYTES" "${counts[@]}"
+python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BYTES" "${counts[@]}"
 """
 """Runs the image's nccl-tests or, if torch is installed, allreduce.py. Exits with _NO_PROGRAM if both are missing.
+
+On GPUs, it then prints which algorithms NCCL has chosen.
 
 Open MPI only starts the ranks of nccl-tests, while NCCL moves the data. MPI therefore uses TCP on the private network's
 interface, and no hcoll, as in Microsoft's tests: azurehpc-health-checks at 0e0a1ac2,
@@ -112,7 +123,8 @@ def parse(output: str, ranks: int, size: str) -> Measured:
         return Measured(None, f"the all-reduce returned {wrong} wrong elements", wrong=True)
     if bytes_ != int(size[:-1]) * _UNITS[size[-1]]:
         return Measured(None, f"the all-reduce used messages of {bytes_} bytes instead of {size}")
-    return Measured(busbw)
+    chosen = max(_CHOICE.findall(output), key=lambda row: int(row[0]), default=("", "", ""))
+    return Measured(busbw, algorithm=", ".join(filter(None, chosen[1:])))
 
 
 def command(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> list[str]:

@@ -19,12 +19,14 @@ class Measured:
     """A measurement. `busbw` is in GB/s, or None if there is no result. In this case, `problem` gives the reason.
 
     `wrong` means that the all-reduce returned wrong data, so a node is faulty. Any other problem, for example with MPI,
-    says nothing about the nodes.
+    says nothing about the nodes. `algorithm` contains the algorithm and the protocol that NCCL has chosen, for example
+    "RING, SIMPLE", or is empty if they are unknown.
     """
 
     busbw: float | None
     problem: str = ""
     wrong: bool = False
+    algorithm: str = ""
 
     def is_bad(self, floor: float | None) -> bool:
         """Return whether the data is wrong or the bandwidth is below the floor."""
