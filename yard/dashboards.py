@@ -153,6 +153,7 @@ JOB = Dashboard(
             ("GPUs", "short", 'count(trainyard_gpu_job{slurm_job=~"$job"})'),
             ("Mean utilization", "percent", f"avg(trainyard_gpu_utilization_percent * {_ON_JOB})"),
             ("Power", "watt", f"sum(trainyard_gpu_power_watts * {_ON_JOB})"),
+            ("Goodput", "percentunit", 'max(trainyard_job_goodput_ratio{slurm_job=~"$job"})'),
         ),
         *(
             Panel(title, unit, {"{{instance}} GPU {{gpu}}": f"{metric} * {_ON_JOB}"}, highest=highest)

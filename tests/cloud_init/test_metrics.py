@@ -132,6 +132,32 @@ def test_xids_are_counted_by_gpu(tmp_path: Path) -> None:
         assert sorted(found) == expected
 
 
+SCOPE = "0::/system.slice/slurmstepd.scope/job_"
+
+
+@pytest.mark.parametrize(
+    ("name", "cgroup", "expected"),
+    [
+        ("goodput 0.873", f"{SCOPE}12/step_0/user/task_0", ['trainyard_job_goodput_ratio{slurm_job="12"} 0.873']),
+        ("goodput 1.000", f"1:cpu:/\n{SCOPE.replace('slurmstepd', 'yard-a-0_slurmstepd')}12/step_batch",
+         ['trainyard_job_goodput_ratio{slurm_job="12"} 1']),
+        *((name, f"{SCOPE}12/step_0", []) for name in ("python3", "goodput 1.001", "goodput nan", "goodput 0.5")),
+        # A user can create such cgroups.
+        ("goodput 0.873", f"0::/user.slice/user-1000.slice/user@1000.service{SCOPE[3:]}12/step_0", []),
+        ("goodput 0.873", f"{SCOPE[:-4]}x/job_12/step_0", []),
+        ("goodput 0.873", "0::/system.slice/slurmd.service", []),
+        ("goodput 0.873", "", []),
+    ],
+)  # fmt: skip
+def test_a_job_tells_only_its_own_goodput(tmp_path: Path, name: str, cgroup: str, expected: list[str]) -> None:
+    folder = tmp_path / "proc/4711"
+    folder.mkdir(parents=True)
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "cgroup").write_text(f"{cgroup}\n")
+    found = [line for line in collect(tmp_path, "", NOW).splitlines() if line.startswith("trainyard_job")]
+    assert found == expected
+
+
 @pytest.mark.parametrize("output", ["", "No devices were found\n", "0, GPU-x, too few fields\n"])
 def test_a_node_without_gpus_has_no_gpu_metrics(tmp_path: Path, output: str) -> None:
     (tmp_path / "proc").mkdir()

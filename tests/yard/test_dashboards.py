@@ -100,7 +100,7 @@ def test_every_named_metric_exists(where: str, expression: str) -> None:
 
 def test_the_recorded_page_has_all_metrics_of_a_node() -> None:
     recorded = set(re.findall(r"(?m)^(trainyard_\w+)", PAGE.read_text()))
-    assert recorded == {name for name in METRICS if re.match("trainyard_(gpu_|cpu|health)", name)}
+    assert recorded == {name for name in METRICS if re.match("trainyard_(gpu_|cpu|health|job_)", name)}
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.name)

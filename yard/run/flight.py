@@ -2,9 +2,10 @@
 
 yard sends this file with each job. `flight.py watch PID` runs next to a node's first task, until the task with this PID
 ends. It writes flight/START-NODE.jsonl in the run folder: the facts about the node, and a sample every ten seconds.
-`flight.py read JOB=RUN_DIR...` runs on the head, and prints one JSON document for each job, which contains the run
-folder's records in a size that does not depend on the job's duration. `flight.py now JOB=RUN_DIR...` prints the newest
-records. All commands need only Python 3.10, and no root rights.
+On the first node of a job under Slurm, the program also shows the job's goodput in its own name. `flight.py read
+JOB=RUN_DIR...` runs on the head, and prints one JSON document for each job, which contains the run folder's records in
+a size that does not depend on the job's duration. `flight.py now JOB=RUN_DIR...` prints the newest records. All
+commands need only Python 3.10, and no root rights.
 
 The fields of nvidia-smi, whose units are W, MHz, degrees Celsius and MiB, and the meaning of the clock event reasons
 are from `nvidia-smi --help-query-gpu` and nvml.h (nvmlClocksEventReasons), read 2026-11-27.
@@ -32,6 +33,8 @@ FOLDER = "flight"
 _MOST_SAMPLES = 720
 """The most samples in a file. At this number, every second sample is removed, and the interval doubles."""
 _KEPT_STARTS = 16
+GOODPUT_SECONDS = 60.0
+"""How often the goodput is computed, unless this takes longer than a second."""
 _SECONDS = 2.0
 """How long the collection of the facts about the GPUs may take."""
 _FACTS = {
@@ -215,21 +218,48 @@ def watch(task: int, env: Mapping[str, str]) -> None:
         "boot_id": _line(Path("/proc/sys/kernel/random/boot_id")),
         "software": _clipped({**software(), **of_driver}), "hardware": _clipped({**of_gpus, **hardware()}),
     }  # fmt: skip
+    shows = node_rank == 0 and "SLURM_JOB_ID" in env and (folder.parent / "goodput.py").exists()
     samples = Samples(folder / f"{start}-{name}.jsonl", facts)
-    _sample(samples, ended, [*smi, f"--query-gpu={','.join(_SAMPLED)}", "-l", str(INTERVAL)], len(printed.splitlines()))
+    smi += [f"--query-gpu={','.join(_SAMPLED)}", "-l", str(INTERVAL)]
+    _sample(samples, ended, smi, len(printed.splitlines()), env if shows else None)
 
 
-def _sample(samples: Samples, ended: int, smi: Sequence[str], gpus: int) -> None:
-    """Add samples until the file descriptor `ended` is ready. One nvidia-smi, which prints every ten seconds, runs."""
+def show_goodput(env: Mapping[str, str]) -> None:
+    """Name this process after the job's goodput, for example "goodput 0.873", for the metrics (docs/monitoring.md).
+
+    The collector (cloud-init/files/usr/local/lib/trainyard/metrics/collector.py) explains why it is the name.
+    """
+    command = [
+        sys.executable,
+        "-S",
+        f"{env['RUN_DIR']}/goodput.py",
+        "--ratio",
+        f"{env['SLURM_JOB_ID']}={env['RUN_DIR']}",
+    ]
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GOODPUT_SECONDS, check=False)
+        if ratio := done.stdout.strip():
+            Path("/proc/self/comm").write_text(f"goodput {ratio}")
+
+
+def _sample(samples: Samples, ended: int, smi: Sequence[str], gpus: int, job: Mapping[str, str] | None) -> None:
+    """Add samples until the file descriptor `ended` is ready. One nvidia-smi, which prints every ten seconds, runs.
+
+    `job` contains the variables of the job whose goodput this process shows, or None.
+    """
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     process = subprocess.Popen(smi, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) if gpus else None
     output = process.stdout.fileno() if process is not None and process.stdout is not None else -1
     if process is not None:
         poll.register(output, select.POLLIN)
+    due = 0.0
     rest, before = b"", (time.monotonic(), *busy_ticks(_text(Path("/proc/stat"), 4096)), *traffic())
     try:
         while ended not in (ready := dict(poll.poll(None if output >= 0 else INTERVAL * 1000))):
+            if job is not None and (begin := time.monotonic()) >= due:
+                show_goodput(job)
+                due = begin + max(GOODPUT_SECONDS, 60 * (time.monotonic() - begin))
             found: list[list[list[float | None]]] = [[]]
             if output in ready:
                 got = os.read(output, 65536)

@@ -2,7 +2,7 @@
 
 yard runs this file on the head, and a job with checkpoints runs it at its end. It needs Python 3.10 or newer.
 `goodput.py JOB=RUN_DIR...` prints each job's goodput as JSON, and `goodput.py --line JOB=RUN_DIR` prints a line for the
-job's log.
+job's log. `goodput.py --ratio JOB=RUN_DIR` prints only the ratio, without Slurm's accounting, which nodes cannot read.
 
 A program records its steps in metrics.jsonl in its checkpoint folder, as train.py does. Each line is an object with the
 keys `step` (the number of completed steps), `steps` (the number of steps that the line describes), `step_ms` (the
@@ -159,15 +159,18 @@ def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
     )
 
 
-def of_job(job: str, run_dir: Path) -> Goodput | None:
-    """Return the goodput of the job with the run folder `run_dir`, or None if its program records no steps."""
+def of_job(job: str, run_dir: Path, *, accounted: bool = True) -> Goodput | None:
+    """Return the goodput of the job with the run folder `run_dir`, or None if its program records no steps.
+
+    The starts come from Slurm's accounting, or from the job's events if there is none or `accounted` is not set.
+    """
     events = _lines(run_dir / "events")
     folder = next((line.split(" ", 2)[2] for line in reversed(events) if line.split(" ")[1:2] == ["saves"]), None)
     metrics = _lines(Path(folder) / METRICS) if folder is not None else []
     if not metrics:
         return None
     now = time.time()
-    return measure(_accounted(job, now) or parse_events(events, now), parse_metrics(metrics))
+    return measure((_accounted(job, now) if accounted else []) or parse_events(events, now), parse_metrics(metrics))
 
 
 def _lines(path: Path) -> list[str]:
@@ -189,8 +192,10 @@ def _accounted(job: str, now: float) -> list[Span]:
 
 
 def main(arguments: Sequence[str]) -> str:
-    jobs = [argument.partition("=") for argument in arguments if argument != "--line"]
-    found = {job: of_job(job, Path(run_dir)) for job, _, run_dir in jobs}
+    jobs = [argument.partition("=") for argument in arguments if not argument.startswith("--")]
+    found = {job: of_job(job, Path(run_dir), accounted="--ratio" not in arguments) for job, _, run_dir in jobs}
+    if "--ratio" in arguments:
+        return "".join(f"{goodput.goodput:.3f}\n" for goodput in found.values() if goodput is not None)
     if "--line" in arguments:
         return "".join(f"{goodput.line}\n" for goodput in found.values() if goodput is not None)
     rows: dict[str, Any] = {job: goodput and asdict(goodput) for job, goodput in found.items()}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 from tests.yard.conftest import MakeProgram, job_of, wait_until
 from trainyard.outputs import Cluster
 from yard.job.placement import place
-from yard.run import flight
+from yard.run import flight, goodput
 from yard.run.script import render_record
 
 # The line that nvidia-smi printed on a host with two H100s (driver 580.159.04, 2026-11-27).
@@ -119,6 +122,29 @@ def test_a_driver_that_does_not_answer_delays_the_facts_by_two_seconds(tmp_path:
     assert recorder.wait(5) == 0
     (file,) = tmp_path.glob("flight/*")
     assert "GPUs" not in json.loads(file.read_text())["hardware"]
+
+
+def test_the_first_node_shows_the_goodput_in_a_name(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "saves").mkdir(parents=True)
+    shutil.copy(goodput.__file__, run / "goodput.py")
+    now = time.time()
+    (run / "events").write_text(f"{now - 100:.0f} saves {run}/saves\n{now - 100:.0f} start 0 a\n")
+    row = {"step": 10, "steps": 10, "step_ms": 2500.0, "time": now - 1}
+    (run / "saves/metrics.jsonl").write_text(json.dumps(row) + "\n")
+    started = [start(run, SLURM_JOB_ID="7"), start(run), start(run, SLURM_JOB_ID="7", NODE_RANK="1")]
+
+    def names() -> list[str]:
+        return [Path(f"/proc/{recorder.pid}/comm").read_text() for _, recorder in started]
+
+    try:
+        wait_until(lambda: re.fullmatch(r"goodput 0\.2\d\d\n", names()[0]), 20)
+        assert not [name for name in names()[1:] if name.startswith("goodput")]
+    finally:
+        for task, recorder in started:
+            task.kill()
+            task.wait()
+            recorder.wait(5)
 
 
 def step(number: int, start: int = 0, **more: Any) -> str:

@@ -2,6 +2,12 @@
 
 It runs as an unprivileged user and calls nvidia-smi once, and twice more on nodes with NVLink. The queries were tested
 on H100s with driver 580.159.04.
+
+A job tells its goodput in the name of one of its processes (/proc/PID/comm), which yard/run/flight.py sets. The kernel
+limits a name to 15 bytes, removes it with the process, and shows everyone the process's cgroup, which contains the
+number of the job and which only root and slurmd assign. So no service follows a path or reads a file that a user
+controls, and a user can only change the goodput of own jobs. A file would need space that users can fill, and jobs of
+people have their own /tmp and /dev/shm.
 """
 
 from __future__ import annotations
@@ -24,6 +30,10 @@ FIGURES = "/var/lib/trainyard/repair/metrics.prom"
 """The cluster's metrics on the head (repair/figures.py)."""
 OLD_SECONDS = 300.0
 """Older files are ignored, because the service that writes them has stopped."""
+_GOODPUT = re.compile(r"goodput (0\.\d{3}|1\.000)\n")
+"""The name of a process that tells the goodput of its job (show_goodput in yard/run/flight.py)."""
+_CGROUP = re.compile(r"(?m)^0::/system\.slice/(?:[\w.-]+_)?slurmstepd\.scope/job_(\d+)/")
+"""The cgroup of a job's process (Slurm with cgroup v2). Users can create cgroups, but not at the root."""
 _MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """The first numbers in /proc/stat, in hundredths of a second (proc(5), read 2026-11-27)."""
 _TICKS = 100.0
@@ -163,6 +173,18 @@ def add_jobs(page: Page, root: Path, numbers: dict[str, str]) -> None:
                 page.add("trainyard_gpu_job", 1, gpu=numbers.get(gpu, gpu), slurm_job=file.name)
 
 
+def add_goodput(page: Page, root: Path) -> None:
+    """Add the goodput of the jobs whose first node this is."""
+    found: dict[str, float] = {}
+    for folder in (root / "proc").glob("[0-9]*"):
+        if name := _GOODPUT.fullmatch(_read(folder / "comm")):
+            job = _CGROUP.search(_read(folder / "cgroup"))
+            if job:
+                found.setdefault(job[1], float(name[1]))
+    for job_number, ratio in sorted(found.items()):
+        page.add("trainyard_job_goodput_ratio", ratio, slurm_job=job_number)
+
+
 def add_node(page: Page, root: Path, rows: Iterable[dict[str, str]], now: float) -> None:
     """Add the processors' times, the results of the health checks and the Xids."""
     lines = _read(root / "proc/stat").splitlines()
@@ -187,6 +209,7 @@ def collect(root: Path, smi_output: str, now: float, nvlinks: Sequence[str] = ("
     add_gpus(page, rows)
     add_nvlinks(page, *nvlinks)
     add_jobs(page, root, device_numbers(root, rows))
+    add_goodput(page, root)
     figures = root / FIGURES.lstrip("/")
     is_new = figures.exists() and now - figures.stat().st_mtime < OLD_SECONDS
     return page.text + (_read(figures) if is_new else "")

@@ -31,6 +31,7 @@ METRICS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "trainyard_gpu_xid_errors_total": (COUNTER, "Messages of the driver with this Xid since the boot."),
         "trainyard_gpu_nvlink_bytes_total": (COUNTER, "Data that the GPU's NVLinks have sent or received."),
         "trainyard_gpu_nvlink_errors_total": (COUNTER, "Errors of the GPU's NVLinks since the driver was loaded."),
+        "trainyard_job_goodput_ratio": (GAUGE, "Share of the job's wall time that was spent on useful steps."),
         # From the head (repair/figures.py).
         "trainyard_nodes": (GAUGE, "Number of workers by state: busy, idle, off or out of service."),
         "trainyard_node_in_service": (GAUGE, "Whether Slurm can start jobs on the node."),
