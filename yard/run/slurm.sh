@@ -361,9 +361,13 @@ judge() {
     touch "$RUN_DIR/finished"
   elif ((cancelled == 0)); then
     find_failure
-    note "failed $rc $failed_node"
-    # If ranks were stopped because of a hang, the first one to end is not the cause.
-    [[ $RUN_DIR/.stalled -nt $RUN_DIR/.started ]] || report_failure
+    if [[ $RUN_DIR/.stalled -nt $RUN_DIR/.started ]]; then
+      # The ranks were ended because of a hang, so the first one to end is not the cause.
+      note "failed $rc"
+    else
+      note "failed $rc $failed_node"
+      report_failure
+    fi
     explain_hang
     find_faults
     (($(failures) > retries)) || requeue "failure $(failures) of at most $retries"

@@ -394,6 +394,7 @@ def test_hang_is_explained(make: MakeJob) -> None:
     assert "yard: rank 1: in load (" in job.log
     assert "yard: rank 0: in reduce (" in job.log
     assert "failed first" not in job.log, "the ranks were ended because of the hang"
+    assert re.search(r"(?m)^\d+ failed \d+ ?$", (job.folder / "events").read_text()), "no node is the cause"
 
 
 def test_chain_ends_after_the_work_is_finished(make: MakeJob) -> None:
