@@ -269,6 +269,7 @@ SEPARATE = (
     "yard/run/hang.py",
     "yard/run/runner/",
     "yard/run/query.py",
+    "yard/run/stall.py",
     "yard/workloads/",
 )
 """Programs that run on the cluster, and the ProxyCommand for ssh. yard/show.py prints the output of these programs."""

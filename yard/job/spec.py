@@ -54,7 +54,7 @@ OWN_FILES = frozenset(
     {SHARED_SCRIPT, "job.sbatch", "job.sh", "job.log", "job.json", "run.sh", "setup.sh", "secrets.sh"}
     | {"state.json", "hostfile", "events", "runner", "code", "submit.sh", "snapshot.json", "snapshot.diff"}
     | {ENVIRONMENT_FILE, "venv", "run-id", "record.json", "nccl"}
-    | {"goodput.py", "flight.py", "flight", "hang.py", "hang"}
+    | {"goodput.py", "flight.py", "flight", "hang.py", "hang", "stall.py"}
 )
 """The names of the files that yard writes to a run folder."""
 
@@ -397,6 +397,8 @@ class JobSpec:
     """The number of identical jobs that run one after another."""
     heartbeat: str | None = None
     """The maximum age of the files heartbeat-RANK in CHECKPOINT_DIR or RUN_DIR. If a file is older, the job fails."""
+    stall_minutes: int | None = None
+    """The time in minutes without any progress after which the job fails, or None if progress is not checked."""
     checkpoint_dir: str | None = None
     """The checkpoint folder, relative to the run folder. A job with checkpoints restarts at its time limit."""
     model: str | None = None
@@ -480,6 +482,7 @@ RULES: dict[str, Rule] = {
     "retries": whole(0, 1000),
     "chain": whole(1, 100),
     "heartbeat": duration(10, "shorter pauses are normal"),
+    "stall_minutes": whole(5, 10080),
     "checkpoint_dir": _FOLDER_RULE,
     "model": text_like(r"[\w.-]+", "must be a model name from `yard size`", "for example 'opt-6.7b'"),
     "layout": text_like(r"[a-z0-9-]+", "must be a layout", "for example 'fsdp' or 'tp4-pp6-zero1'"),

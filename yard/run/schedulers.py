@@ -161,6 +161,7 @@ class Slurm:
             f" over_ssh={int(chosen.over_ssh)}",
             f"readonly retries={spec.retries} chain={spec.chain} checkpoint_dir={checkpoints}",
             f"readonly heartbeat={spec.heartbeat_seconds or 0} warning_seconds={spec.warning_seconds}",
+            *([] if spec.stall_minutes is None else [f"readonly stall_minutes={spec.stall_minutes}"]),
             f"readonly step_options=({' '.join(step)})",
             *([] if budget is None else [f"readonly budget_seconds={budget} limit_seconds={spec.seconds}"]),
         ]
@@ -399,6 +400,7 @@ def render_request(job: LoadedJob, placement: Placement) -> str:
         "seconds": spec.seconds,
         "warn_seconds": spec.warning_seconds,
         "heartbeat_seconds": spec.heartbeat_seconds,
+        "stall_minutes": spec.stall_minutes,
         "checkpoint_dir": spec.checkpoint_dir or "",
         "ssh": _SSH,
     }

@@ -21,14 +21,14 @@ from yard.job.launcher import Source
 from yard.job.loader import WORKLOADS, LoadedJob
 from yard.job.placement import Placement
 from yard.job.spec import INDEX, SHARED_SCRIPT, SSH_PORT, JobSpec, variables
-from yard.run import flight, goodput, hang
+from yard.run import flight, goodput, hang, stall
 from yard.run.containers import PASSED_ON, container_lines
 from yard.run.schedulers import scheduler_of
 from yard.show import counted
 
 RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
-GOODPUT, FLIGHT, HANG = "goodput.py", "flight.py", "hang.py"
+GOODPUT, FLIGHT, HANG, STALL = "goodput.py", "flight.py", "hang.py", "stall.py"
 CODE = "code"
 """The subfolder of the run folder that contains the uploaded directory."""
 _WARNING = "# Ignore the warning before the time limit, unless the program handles it."
@@ -60,6 +60,8 @@ def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
     }
     if spec.checkpoint_dir is not None:
         files[GOODPUT] = Path(goodput.__file__).read_text()
+    if spec.stall_minutes is not None:
+        files[STALL] = Path(stall.__file__).read_text()
     for file in workload_files(job.workload) if job.workload is not None else ():
         files[file.name] = file.read_text()
     for name, lines in ((RUN_LINES, spec.run), (SETUP_LINES, spec.setup)):

@@ -125,13 +125,28 @@ watch_heartbeats() {
       [[ $file -nt $RUN_DIR/.started ]] || continue
       age=$(($(date +%s) - $(stat -c %Y "$file")))
       ((age > heartbeat + 60)) || continue
-      say "rank ${file##*-} has written no heartbeat for $age s"
-      touch "$RUN_DIR/.stalled"
-      collect_stacks
-      kill "$1" 2>/dev/null || true
+      end_hang "$1" "rank ${file##*-} has written no heartbeat for $age s"
       return
     done
   done
+}
+
+# watch_progress STEP ends the step if the job makes no progress for `stall_minutes`.
+watch_progress() {
+  trap '' USR2
+  local line
+  # With RUN_DIR in its environment, the program would be killed by `sweep`, and stopped like a rank.
+  line=$(env -u RUN_DIR python3 "$RUN_DIR/stall.py" "$RUN_DIR" "${CHECKPOINT_DIR:-}" "$stall_minutes")
+  [[ -z $line ]] || end_hang "$1" "$line"
+}
+
+# end_hang STEP TEXT ends a step whose ranks hang, unless this has already been done in this start.
+end_hang() {
+  [[ ! $RUN_DIR/.stalled -nt $RUN_DIR/.started ]] || return 0
+  say "$2"
+  touch "$RUN_DIR/.stalled"
+  collect_stacks
+  kill "$1" 2>/dev/null || true
 }
 
 # end_before_limit STEP ends the step shortly before the time limit if the program ignores the warning, because Slurm
@@ -151,6 +166,7 @@ run_step() {
   start_step &
   step=$!
   if ((heartbeat)); then watch_heartbeats "$step" & fi
+  if ((${stall_minutes:-0})); then watch_progress "$step" & fi
   wait "$step" || rc=$?
   while ((woken)); do
     woken=0 again=0
@@ -415,7 +431,7 @@ main() {
   judge
   # After the loss of a node, this script must end soon, so the next start reports the goodput.
   ((${#lost[@]})) || report_goodput
-  kill %keep_log_fresh %count_time %watch_heartbeats %end_before_limit 2>/dev/null || true
+  kill %keep_log_fresh %count_time %watch_heartbeats %watch_progress %end_before_limit 2>/dev/null || true
   # `yard logs --follow` stops after the event `end`, so the log must be complete before this event.
   sync --data "$RUN_DIR/job.log"
   note "end $rc"

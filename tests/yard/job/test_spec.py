@@ -31,8 +31,9 @@ BAD = {
         ["node", "nodes", "memory_per_node", "container", "args", "files", "env", "time"],
     ),
     "wrong-values": (
-        GOOD + "launcher: mpiexec\nnodes: true\ntime: 5s\ncheckpoint_dir: ../elsewhere\nsetup: '  '\nheartbeat: 2s\n",
-        ["nodes", "launcher", "setup", "time", "heartbeat", "checkpoint_dir"],
+        GOOD + "launcher: mpiexec\nnodes: true\ntime: 5s\ncheckpoint_dir: ../elsewhere\nsetup: '  '\nheartbeat: 2s\n"
+        "stall_minutes: 4\n",
+        ["nodes", "launcher", "setup", "time", "heartbeat", "stall_minutes", "checkpoint_dir"],
     ),
     "wrong-arguments": (
         GOOD + "nodes:\nargs: [[1], ok, yes, $HOME/x]\nenv: {MASTER_ADDR: here, SLURM_PROCID: 0, a-b: 1, A: [1]}\n",

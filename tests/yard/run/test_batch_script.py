@@ -397,6 +397,22 @@ def test_hang_is_explained(make: MakeJob) -> None:
     assert re.search(r"(?m)^\d+ failed \d+ ?$", (job.folder / "events").read_text()), "no node is the cause"
 
 
+@pytest.mark.parametrize("checkpoints", ["", "checkpoint_dir: .\n"])
+def test_job_without_progress_fails_and_is_explained(make: MakeJob, checkpoints: str) -> None:
+    """What yard writes meanwhile, also to a checkpoint folder that is the run folder, is no progress."""
+    hangs = "import time\ndef load(): time.sleep(100)\nprint('up', flush=True)\nload()\n"
+    files = f"files: {{hangs.py: {json.dumps(hangs)}}}\nrun: exec python3 $RUN_DIR/hangs.py\n"
+    job = make(f"stall_minutes: 5\nretries: 1\n{checkpoints}{files}")
+    stall, shared = job.folder / "stall.py", job.folder / "yard.sh"
+    stall.write_text(stall.read_text().replace("60 * minutes + _DELAY_SECONDS", "2").replace("= 20.0", "= 0.2"))
+    yards = 'for i in {1..99}; do sleep 0.1; say "$i"; note "$i"; touch "$RUN_DIR/flight/x"; done &\n  start_step &'
+    shared.write_text(shared.read_text().replace("start_step &", yards))
+    assert job.run() < 0, "the job is requeued"
+    assert "yard: no output, heartbeat, metrics or checkpoint for 5 minutes (stall_minutes)\n" in job.log
+    assert "yard: ranks 0-1: in load (" in job.log
+    assert job.asked("requeue") == ["requeue 7"]
+
+
 def test_chain_ends_after_the_work_is_finished(make: MakeJob) -> None:
     job = make("chain: 3\ncheckpoint_dir: c\nrun: echo work\n")
     assert [job.run(), job.run()] == [0, 0]

@@ -483,3 +483,17 @@ def test_hang_is_explained(make: MakeJob) -> None:
     assert "rank 1: in load (" in job.log
     assert "ranks 0, 2-3: in reduce (" in job.log
     assert job.state["restarts"] == 1
+
+
+def test_job_without_progress_is_explained(make: MakeJob) -> None:
+    """The ranks beat until one hangs, and all other ranks wait for it."""
+    hangs = HANGS.replace("(pathlib.Path", "print('up', flush=True)\n(pathlib.Path")
+    more = f"stall_minutes: 5\nretries: 1\nfiles:\n  hangs.py: {json.dumps(hangs)}\n"
+    job = make(job_file("stall", "[[ $RESTART_COUNT == 0 ]] || exit 0\npython3 $RUN_DIR/hangs.py", more))
+    file = job.run_dir / "stall.py"
+    file.write_text(file.read_text().replace("60 * minutes + _DELAY_SECONDS", "3").replace("= 20.0", "= 0.2"))
+    assert job.submit().ended() == "COMPLETED"
+    assert "yard: no output, heartbeat, metrics or checkpoint for 5 minutes (stall_minutes)\n" in job.log
+    assert "rank 1: in load (" in job.log
+    assert "ranks 0, 2-3: in reduce (" in job.log
+    assert " failed 1\n" in (job.run_dir / "events").read_text(), "no node is the cause"

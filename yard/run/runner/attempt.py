@@ -12,6 +12,7 @@ import os
 import selectors
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -223,6 +224,8 @@ class Attempt:
         self.selector = selectors.DefaultSelector()
         self.log = (run_dir / "job.log").open("ab")
         self.nodes = [self._start(host, index) for index, host in enumerate(hosts)]
+        self.stall = self._watch_progress() if request.stall_minutes is not None else None
+        """The program that ends when the job has stalled (stall.py)."""
 
     def run(self, cancelled: Callable[[], bool]) -> Outcome:
         """Wait for the outcome, and then stop all ranks. `cancelled` returns whether the job must stop."""
@@ -256,6 +259,11 @@ class Attempt:
         os.set_blocking(node.input, False)
         self.selector.register(node.output, selectors.EVENT_READ, node)
         return node
+
+    def _watch_progress(self) -> subprocess.Popen[str]:
+        words = [str(self.run_dir), self.env.get("CHECKPOINT_DIR", ""), str(self.request.stall_minutes)]
+        command = [sys.executable, "stall.py", *words]
+        return subprocess.Popen(command, cwd=self.run_dir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
 
     def _part(self, host: Host, index: int, ranks: list[tuple[int, int]]) -> dict[str, Any]:
         per_node = self.request.tasks_per_node
@@ -359,6 +367,10 @@ class Attempt:
         deciding = self.nodes[:1] if self.request.tasks == "first" else self.nodes
         if all(node.ended.issuperset(rank for rank, _ in node.ranks) for node in deciding):
             return Outcome("time" if self.warned else "completed")
+        if self.stall is not None and self.stall.poll() is not None:
+            message, self.stall = self.stall.communicate()[0].strip(), None
+            if message:
+                return Outcome("frozen", 1, message=message)
         now = time.monotonic()
         for node in self.nodes:
             if node.open and now - node.last_received > SILENT_SECONDS:
@@ -374,6 +386,9 @@ class Attempt:
     def _end(self, grace: float) -> None:
         """Stop all ranks. Afterwards, no rank is running on any node that still responds."""
         self.ending = True
+        if self.stall is not None:
+            self.stall.kill()
+            self.stall.communicate()
         self._send(f"stop {grace}")
         deadline = time.monotonic() + grace + _LAST_SECONDS
         while time.monotonic() < deadline and any(node.open for node in self.nodes):

@@ -40,6 +40,7 @@ class JobRequest:
     seconds: int
     warn_seconds: int
     heartbeat_seconds: int | None
+    stall_minutes: int | None
     checkpoint_dir: str
     ssh: tuple[str, ...]
     """The ssh command, to which the runner appends a node's name and a shell command."""
