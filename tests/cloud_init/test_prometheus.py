@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import socket
+import socketserver
+import ssl
 import subprocess
 import threading
 import time
@@ -13,6 +15,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -105,6 +110,61 @@ def webhook() -> Iterator[tuple[int, list[dict[str, Any]]]]:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port, received
+        server.shutdown()
+
+
+class Relay(socketserver.StreamRequestHandler):
+    """An SMTP server that accepts messages only after STARTTLS."""
+
+    context: ssl.SSLContext
+    received: list[tuple[list[str], EmailMessage]]
+    """The commands of each session, and its message."""
+
+    def handle(self) -> None:
+        commands, is_encrypted = list[str](), False
+        self.wfile.write(b"220 relay\r\n")
+        while line := self.rfile.readline().decode().strip():
+            word = line.upper().partition(" ")[0]
+            commands.append(line)
+            if word in {"MAIL", "RCPT", "DATA"} and not is_encrypted:
+                answer = "530 STARTTLS is required"
+            elif word == "DATA":
+                self.wfile.write(b"354 go on\r\n")
+                lines = iter(self.rfile.readline, b".\r\n")
+                found = message_from_bytes(b"".join(lines), policy=policy.default)
+                assert isinstance(found, EmailMessage)
+                self.received.append((commands, found))
+                answer = "250 accepted"
+            else:
+                answers = {"EHLO": "250 relay" if is_encrypted else "250-relay\r\n250 STARTTLS", "QUIT": "221 bye"}
+                answer = answers.get(word, "220 go on" if word == "STARTTLS" else "250 accepted")
+            self.wfile.write(f"{answer}\r\n".encode())
+            if word == "STARTTLS":
+                self.request = self.context.wrap_socket(self.request, server_side=True)
+                self.setup()
+                is_encrypted = True
+
+    def finish(self) -> None:
+        super().finish()
+        # The server closes only the socket without TLS.
+        self.request.close()
+
+
+@contextmanager
+def relay(folder: Path) -> Iterator[tuple[int, list[tuple[list[str], EmailMessage]]]]:
+    """Run a relay with a new certificate. Yield its port, and the commands and the message of each session."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    received: list[tuple[list[str], EmailMessage]] = []
+    handler = type("Handler", (Relay,), {"context": context, "received": received})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], received
         server.shutdown()
 
 
@@ -214,6 +274,37 @@ def test_an_alert_reaches_the_webhook(site: Site) -> None:
     [budget] = wait_for("the alert", alerts)
     assert budget["labels"]["alertname"] == "BudgetAlmostSpent"
     assert budget["annotations"]["summary"] == "90% of limits.max_usd_per_month is spent"
+
+
+def test_an_alert_is_sent_as_an_encrypted_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the generated configuration, to a relay whose certificate the system trusts."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    alert = {"labels": {"alertname": "NodeDoesNotAnswer", "instance": "yard-a-0"},
+             "annotations": {"summary": "yard-a-0 sends no metrics", "fix": "yard heal repairs it"}}  # fmt: skip
+    with relay(tmp_path) as (port, received):
+        mail = {"to": "ops@example.org", "sender": "yard@example.org", "relay": f"localhost:{port}"}
+        config = render_monitoring(planned({"email": mail}))["monitoring/alertmanager.yml"]
+        (tmp_path / "alertmanager.yml").write_text(config.replace("group_wait: 30s", "group_wait: 1s"))
+        own, listening = ("--config", "--web.listen", "--storage"), free_port()
+        manager = (PROGRAMS[3], *flags("trainyard-alertmanager", *own), f"--config.file={tmp_path}/alertmanager.yml",
+                   f"--web.listen-address=127.0.0.1:{listening}", f"--storage.path={tmp_path}/alerts")  # fmt: skip
+        with running(*manager):
+            wait_for("Alertmanager", lambda: get(listening, "/-/ready"))
+            connection = HTTPConnection("127.0.0.1", listening, timeout=5)
+            connection.request("POST", "/api/v2/alerts", json.dumps([alert]), {"Content-Type": "application/json"})
+            assert connection.getresponse().status == 200
+            connection.close()
+            [(commands, message)] = wait_for("the message", lambda: received)
+    assert [line for line in commands if line.startswith(("STARTTLS", "MAIL", "RCPT"))] == [
+        "STARTTLS",
+        "MAIL FROM:<yard@example.org>",
+        "RCPT TO:<ops@example.org>",
+    ]
+    assert (message["From"], message["To"]) == ("yard@example.org", "ops@example.org")
+    assert message["Subject"].startswith("[FIRING:1] NodeDoesNotAnswer")
+    body = message.get_body()
+    assert body is not None
+    assert {"yard-a-0 sends no metrics", "yard heal repairs it"} <= set(re.findall(r"= (.*?)<br", body.get_content()))
 
 
 def test_services_listen_only_inside_the_cluster() -> None:
