@@ -59,7 +59,7 @@ def read_week(remote: Remote, days: int) -> Week:
             record = parse(found)
             records[record.job.id] = record
     spent = None
-    if stack.cluster.prices is not None:
+    if stack.cluster.prices is not None and stack.cluster.scheduler == "slurm":
         with suppress(RemoteError):  # the head records times only in clusters with prices
             intervals, clock = read_on_times(remote)
             spent = costs(intervals, stack.cluster, start, min(now, clock))

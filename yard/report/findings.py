@@ -18,6 +18,8 @@ _THROTTLED_SHARE = 0.1
 _LEAST_BUSY = _LEAST_ROWS = 3
 """The fewest samples under load from which a GPU is judged, and the fewest records of the ranks' own times."""
 _CLOCK_SHARE, _BUSBW_SHARE = 0.95, 0.9
+_SLOW_STEP, _PHASE_SHARE = 1.25, 0.02
+"""How much slower than the median the steps of a slow phase are, and its shortest share of all points."""
 _IDLE_PERCENT = 10
 _WAIT_SHARE = 0.2
 _HEALTHY = "no fault"
@@ -55,7 +57,10 @@ class Comparison:
 
 def findings(record: Record) -> list[Finding]:
     """Return what is noticeable in a job, the most likely causes of a low speed first."""
-    rules = (_throttled, _slow_ranks, _slow_clocks, _faults, _bandwidth, _unequal_nodes, _idle, _waits_for_data, _lost)
+    rules = (
+        _throttled, _slow_ranks, _slow_clocks, _slow_phase, _faults, _bandwidth, _unequal_nodes, _idle, _waits_for_data,
+        _lost,
+    )  # fmt: skip
     return [found for rule in rules for found in rule(record)]
 
 
@@ -117,6 +122,30 @@ def _slow_clocks(record: Record) -> Iterator[Finding]:
             text = f"GPU {gpu.index} of {node.node} ran at {gpu.clock:.0f} MHz under load, and {most}"
             ranks = () if gpu.rank is None else (gpu.rank,)
             yield Finding(kind="slow clock", text=text, nodes=(node.node,), ranks=ranks)
+
+
+def _slow_phase(record: Record) -> Iterator[Finding]:
+    """Find the longest time in which steps were slower than usual, which the median of all steps does not show.
+
+    The first point is ignored, because a job's first steps load and compile kernels.
+    """
+    steps, median = record.steps, record.steps.median_ms
+    if not median:
+        return
+    slow: list[list[int]] = []
+    for index, value in enumerate(steps.step_ms):
+        if index and value is not None and value > _SLOW_STEP * median:
+            if slow and slow[-1][-1] == index - 1:
+                slow[-1].append(index)
+            else:
+                slow.append([index])
+    longest = max(slow, key=len, default=[])
+    if len(longest) < _LEAST_ROWS or len(longest) < _PHASE_SHARE * len(steps.step_ms):
+        return
+    first, last = steps.step[longest[0] - 1], steps.step[longest[-1]]
+    took = statistics.median(value for index in longest if (value := steps.step_ms[index]) is not None)
+    text = f"steps {(first or 0) + 1:,.0f} to {last:,.0f} took {took:.1f} ms each, and the median is {median:.1f} ms"
+    yield Finding(kind="slow phase", text=text)
 
 
 def _faults(record: Record) -> Iterator[Finding]:
@@ -269,11 +298,12 @@ def _speed(first: Record, second: Record) -> tuple[str, Record, Record]:
     one, other = first.steps.median_ms, second.steps.median_ms
     names = f"jobs {first.job.id} and {second.job.id}"
     if not one or not other:
-        unknown = " and ".join(str(record.job.id) for record in (first, second) if not record.steps.median_ms)
+        without = [str(record.job.id) for record in (first, second) if not record.steps.median_ms]
+        unknown = f"{'job' if len(without) == 1 else 'jobs'} {' and '.join(without)}"
         states = f"they ended as {first.job.state} and {second.job.state}"
         failed = first.job.state != "COMPLETED" and second.job.state == "COMPLETED"
         order = (first, second) if failed else (second, first)
-        return f"the speed of {names} cannot be compared, because job {unknown} recorded no steps; {states}", *order
+        return f"the speed of {names} cannot be compared, because {unknown} recorded no steps; {states}", *order
     slower, faster = (second, first) if other >= one else (first, second)
     ratio = max(one, other) / min(one, other)
     times = f"a step took {one:.1f} ms in job {first.job.id} and {other:.1f} ms in job {second.job.id}"

@@ -110,3 +110,11 @@ def test_tracking_services_are_linked() -> None:
     assert '<a href="https://wandb.ai/team/trainyard/runs/a1b2" rel="noreferrer">' in text
     assert "javascript:" not in text
     assert "<script" not in text
+
+
+def test_a_cluster_without_slurm_has_a_page(stack: FakeStack, local: Cluster, tmp_path: Path) -> None:
+    stack.deploy(replace(local, scheduler="none", prices=Prices(head=1.0, nodes={"gpu": 2.0})))
+    stack.program("ssh", "case ${*: -1} in *repair.json*) echo '{}' ;; *) echo '[]' ;; esac")
+    file = tmp_path / "week.html"
+    printed("report", "--cluster", "--output", str(file))
+    assert "no recorded cost" in file.read_text()

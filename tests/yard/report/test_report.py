@@ -69,6 +69,8 @@ def test_a_short_job_has_no_slow_ranks() -> None:
         ("nodes.0.gpus.5.mean_use", 2, "idle GPU", "GPU 5 of gpu-0 was used 2 % of the time"),
         ("busbw", [{"nodes": ["gpu-0", "gpu-1"], "busbw": 210, "floor": 340}], "bandwidth",
          "the bus bandwidth of gpu-0 and gpu-1 was 210 GB/s (median 210, floor 340)"),
+        ("metrics.step_ms", [212.0] * 100 + [420.0] * 20 + [212.0] * 280, "slow phase",
+         "steps 2,501 to 3,000 took 420.0 ms each, and the median is 212.0 ms"),
         ("metrics.data_ms", [90.0] * 400, "data", "rank 0 waited for data in 42% of the time of a step"),
     ],
 )  # fmt: skip
@@ -135,6 +137,14 @@ def test_jobs_of_other_sizes_and_equal_jobs_are_not_called_slower() -> None:
         "because job 8 recorded no steps; they ended as COMPLETED and FAILED"
         in compare(record(), parse(failed)).conclusion
     )
+    assert "because jobs 8 and 8 recorded no steps" in compare(parse(failed), parse(failed)).conclusion
+
+
+def test_slow_first_steps_and_single_slow_steps_are_no_slow_phase() -> None:
+    usual = [212.0] * 400
+    for slow in (range(1), range(0, 400, 40), range(7, 9)):
+        values = [900.0 if index in slow else value for index, value in enumerate(usual)]
+        assert findings(changed("metrics.step_ms", values, document())) == []
 
 
 def test_starts_and_the_causes_of_their_ends_are_read_from_events() -> None:
