@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ _IDLE_PERCENT = 10
 _WAIT_SHARE = 0.2
 _HEALTHY = "no fault"
 _SHOWN, _CLIPPED = 8, 80
+_HUNG = re.compile(r"has written no heartbeat for|\(stall_minutes\)$")
+_STARTED = re.compile(r"job \d+, start \d+, on ")
+_PLACE = re.compile(r"ranks? [\d, -]+: in ")
+"""The messages of yard about a hang, a start, and the place where ranks were (hang.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +63,30 @@ class Comparison:
 def findings(record: Record) -> list[Finding]:
     """Return what is noticeable in a job, the most likely causes of a low speed first."""
     rules = (
-        _throttled, _slow_ranks, _slow_clocks, _slow_phase, _faults, _bandwidth, _unequal_nodes, _idle, _waits_for_data,
-        _lost,
+        _hang, _throttled, _slow_ranks, _slow_clocks, _slow_phase, _faults, _bandwidth, _unequal_nodes, _idle,
+        _waits_for_data, _lost,
     )  # fmt: skip
     return [found for rule in rules for found in rule(record)]
 
 
 def _gpus(record: Record) -> Iterator[tuple[NodeRecord, Gpu]]:
     return ((node, gpu) for node in record.last for gpu in node.gpus)
+
+
+def _hang(record: Record) -> Iterator[Finding]:
+    """Find starts in which the ranks hung, and say where they were, from yard's messages."""
+    starts: list[list[str]] = [[]]
+    for message in record.messages:
+        if _STARTED.match(message):
+            starts.append([])
+        starts[-1].append(message)
+    for messages in starts:
+        reasons = [text for text in messages if _HUNG.search(text)]
+        groups = [text for text in messages if text.startswith("process group ")]
+        # The place with the fewest ranks is first.
+        places = [text for text in messages if _PLACE.match(text)]
+        if reasons or groups:
+            yield Finding(kind="hang", text="; ".join(("the job hung", *reasons[:1], *(groups or places[:1]))))
 
 
 def _throttled(record: Record) -> Iterator[Finding]:
@@ -198,6 +219,9 @@ def _waits_for_data(record: Record) -> Iterator[Finding]:
 
 def _lost(record: Record) -> Iterator[Finding]:
     used = record.goodput
+    if used is None and len(record.starts) > 1:
+        ends = "; ".join(f"start {start.number} {start.cause}" for start in record.starts[-_SHOWN:-1])
+        yield Finding(kind="restarts", text=f"the job started {len(record.starts)} times: {ends}")
     if used is not None and used.starts > 1:
         parts = {
             "between starts": used.waiting_s,

@@ -140,6 +140,32 @@ def test_jobs_of_other_sizes_and_equal_jobs_are_not_called_slower() -> None:
     assert "because jobs 8 and 8 recorded no steps" in compare(parse(failed), parse(failed)).conclusion
 
 
+def test_a_hang_and_the_missing_rank_are_named() -> None:
+    silent = "rank 0 on gpu-0 has written no heartbeat for 16 s"
+    place, missing = (
+        "rank 1: in load_batch (job/train.py:8)",
+        "process group 0: rank 0 called all_reduce; missing: rank 1",
+    )
+    start = "job 7, start {}, on gpu-[0-1]"
+    (found,) = findings(record(messages=[start.format(0), silent, place, start.format(1)]))
+    assert (found.kind, found.text) == ("hang", f"the job hung; {silent}; {place}")
+    (found,) = findings(record(messages=[start.format(0), silent, place, missing, start.format(1)]))
+    assert found.text == f"the job hung; {silent}; {missing}"
+    (found,) = findings(record(messages=[start.format(0), missing]))
+    assert found.text == f"the job hung; {missing}", "after NCCL's timeout"
+
+
+def test_starts_are_counted_without_records_of_steps() -> None:
+    events = [
+        f"{START} start 0 gpu-0",
+        f"{START + 9} failed 1 gpu-0",
+        f"{START + 10} start 1 gpu-0",
+        f"{START + 20} end 0",
+    ]
+    (found,) = findings(record(events=events))
+    assert found.text == "the job started 2 times: start 0 failed with exit code 1 on gpu-0"
+
+
 def test_slow_first_steps_and_single_slow_steps_are_no_slow_phase() -> None:
     usual = [212.0] * 400
     for slow in (range(1), range(0, 400, 40), range(7, 9)):
