@@ -130,10 +130,13 @@ def test_users_neither_reach_nor_replace_an_exporter(tmp_path: Path, existing: s
     (tmp_path / "etc/trainyard/monitoring.env").write_text("node_port=19100\nprometheus_port=19090\n")
     file = rules(tmp_path, "ports", existing, people="user ann 10001 user -\n")
     script = f'ip link set lo up; nft -f {file}; exec {sys.executable} -c "$0" "$@"'
-    pairs = ("0:0", "104:0", "104:104", "104:2000", "104:10001", "2000:0", "10001:0")
+    # The last uid in a group is a subordinate uid of ann.
+    callers = ("104:2000", "104:10001", "104:165537")
+    listeners = ("2000:0", "10001:0", "165537:0")
+    pairs = ("0:0", "104:0", "104:104", "104:1500", *callers, *listeners)
     command = ["unshare", "--net", "bash", "-euc", script, _METRICS, *pairs]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    expected = ["open"] * 3 + ["refused"] * 2 + ["silent"] * 2
+    expected = ["open"] * 4 + ["refused"] * 3 + ["silent"] * 3
     assert (done.stderr, done.stdout.split()) == ("", expected)
     text = file.read_text()
     assert ("tcp dport { 19100,19090 } reject with tcp reset" in text) is bool(existing)
