@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -125,6 +126,46 @@ def test_the_program_turns_hosts_on_and_off(serve: Callable[..., Hosts], folder:
     assert wait_for_calls(folder, 6)[5:] == [f"--rack 4 off {a} {address}"]
     assert power.states([a]) == {a: OFF}
     assert power.failures() == {}
+
+
+def test_a_repeated_name_is_asked_once(folder: Path, site: Site) -> None:
+    answers: list[str] = []
+    name, address = next(iter(site.addresses.items()))
+    command.answer(["states", *[name] * 3], site, command.run_program, answers.append)
+    assert [json.loads(text) for text in answers] == [{name: OFF}]
+    assert calls(folder) == [f"--rack 4 status {name} {address}"]
+
+
+def test_a_request_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    stdin = io.StringIO("states " + "gpu1 " * (1 << 20))
+    monkeypatch.setattr("sys.stdin", stdin)
+    monkeypatch.setattr(command, "read_site", lambda text: Site(10.0, ()))
+    monkeypatch.setattr(Path, "read_text", lambda path: "")
+    command.main()
+    assert stdin.tell() <= 1 << 20
+    assert "error" in json.loads(capsys.readouterr().out)
+
+
+def test_the_states_of_many_silent_hosts_are_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The site's program runs for 64 hosts at the same time, and each can take the whole limit."""
+    waited: list[float | None] = []
+    connect = Hosts._connect
+
+    def refuse(power: Hosts, *arguments: Any) -> socket.socket:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(arguments[0])
+            server.listen()
+            with connect(power, *arguments) as link:
+                waited.append(link.gettimeout())
+        Path(arguments[0]).unlink()
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(Hosts, "_connect", refuse)
+    power = Hosts({"platform": "hosts", "address": str(tmp_path / "socket")})
+    for count in (64, 65, 200):
+        with pytest.raises(PowerError):
+            power.states([f"gpu{at}" for at in range(count)])
+    assert waited == [25.0, 40.0, 70.0]
 
 
 FAULTS = {"hang": "did not end within", "fail": "exit code 3", "wrong": "printed 'Chassis Power is on'"}

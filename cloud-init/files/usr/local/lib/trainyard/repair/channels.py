@@ -21,6 +21,8 @@ from repair.power import CHANGING, OFF, ON, Power, PowerError, RefusedError
 _SECONDS = 10.0
 STATUS_SECONDS = 15.0
 """The longest time that the site's program can take (command.py)."""
+AT_ONCE = 64
+"""For how many hosts the site's program runs at the same time."""
 _UNKNOWN_SECONDS = 60.0
 _MISSING, _CONFLICT, _SERVER_ERROR = 404, 409, 500
 _TEMPORARY = frozenset({408, _CONFLICT, 429})
@@ -70,7 +72,7 @@ class Local:
     def _ask(self, *request: str) -> Mapping[str, object]:
         address = self._settings["address"]
         try:
-            with self._connect(address) as link:
+            with self._connect(address, len(request) - 1) as link:
                 link.sendall((" ".join(request) + "\n").encode())
                 with link.makefile() as stream:
                     answer: dict[str, object] = json.loads(stream.readline())
@@ -82,7 +84,8 @@ class Local:
             raise self._error(str(answer["error"]))
         return answer
 
-    def _connect(self, address: str) -> socket.socket:
+    def _connect(self, address: str, count: int) -> socket.socket:
+        """Return a connection for a request with `count` names."""
         return socket.create_connection((address, int(self._settings["port"])), timeout=_SECONDS)
 
 
@@ -110,9 +113,10 @@ class Hosts(Local):
         self._asked_again = waiting | {name: now + _UNKNOWN_SECONDS for name in asked if name not in found}
         return found
 
-    def _connect(self, address: str) -> socket.socket:
+    def _connect(self, address: str, count: int) -> socket.socket:
         link = socket.socket(socket.AF_UNIX)
-        link.settimeout(STATUS_SECONDS + _SECONDS)
+        # All hosts may be silent. Without their answers, none of the hosts could be turned on.
+        link.settimeout(STATUS_SECONDS * -(-count // AT_ONCE) + _SECONDS)
         try:
             link.connect(address)
         except OSError:

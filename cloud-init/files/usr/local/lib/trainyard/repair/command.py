@@ -19,14 +19,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from repair.channels import STATUS_SECONDS
+from repair.channels import AT_ONCE, STATUS_SECONDS
 from repair.power import OFF, ON, PowerError
 from repair.service import STATE, Site, read_site
 
 Run = Callable[[Sequence[str]], str]
 _VERBS = {"states": "status", "start": "on", "stop": "off"}
-_PARALLEL = 64
-"""How many hosts are asked at the same time."""
+_LONGEST = 1 << 20
+"""The longest request in characters. trainyard-repair may have been taken over, and this program is not confined."""
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 """Write permission for others than the owner. A POSIX ACL that permits writing also sets the bit of the group."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "HOME": "/root", "LANG": "C.UTF-8"}
@@ -38,7 +38,8 @@ def answer(request: Sequence[str], site: Site, run: Run, send: Callable[[str], N
     Only nodes of elastic groups are turned on or off. An order is answered before the program runs, because
     trainyard-repair does not wait for it: it looks up the state, and repeats an order that had no effect.
     """
-    verb, *names = request or [""]
+    verb, *listed = request or [""]
+    names = list(dict.fromkeys(listed))
     groups = [group for group in site.groups if group.elastic is not None]
     addresses = {name: address for group in groups for name, address in group.nodes.items()}
     command = shlex.split(site.channel.get("command", ""))
@@ -51,7 +52,7 @@ def answer(request: Sequence[str], site: Site, run: Run, send: Callable[[str], N
     if verb != "states":
         send("{}")
     calls = [[*command, _VERBS[verb], name, addresses[name]] for name in names]
-    with ThreadPoolExecutor(_PARALLEL) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         outputs = dict(zip(names, pool.map(lambda call: _try(run, call), calls)))  # noqa: B905  (Python 3.10)
     if verb == "states":
         send(json.dumps({name: state for name, state in outputs.items() if state is not None}))
@@ -127,4 +128,4 @@ def _send(text: str) -> None:
 def main() -> None:
     """Answer the request on stdin, which is the connection."""
     site = read_site((STATE / "handover" / "repair.json").read_text())
-    answer(sys.stdin.readline().split(), site, run_program, _send)
+    answer(sys.stdin.readline(_LONGEST).split(), site, run_program, _send)
