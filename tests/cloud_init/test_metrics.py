@@ -46,6 +46,16 @@ def node(root: Path) -> Path:
     return root
 
 
+def test_a_gpu_belongs_to_its_newest_job(tmp_path: Path) -> None:
+    """The epilog of job 9 has not run."""
+    made = node(tmp_path)
+    (made / f"{FOLDER}/9".lstrip("/")).write_text("0,1\n")
+    for job, when in (("9", 1), ("12", 3), ("13", 2)):
+        os.utime(made / FOLDER.lstrip("/") / job, (when, when))
+    lines = [line for line in collect(made, SMI, NOW).splitlines() if line.startswith("trainyard_gpu_job")]
+    assert lines == ['trainyard_gpu_job{gpu="0",slurm_job="13"} 1', 'trainyard_gpu_job{gpu="1",slurm_job="12"} 1']
+
+
 def test_a_node_has_metrics_of_each_gpu(tmp_path: Path) -> None:
     lines = collect(node(tmp_path), SMI, NOW).splitlines()
     expected = [

@@ -166,11 +166,15 @@ def device_numbers(root: Path, rows: Iterable[dict[str, str]]) -> dict[str, str]
 def add_jobs(page: Page, root: Path, numbers: dict[str, str]) -> None:
     """Add the job of each allocated GPU, from the files of the prolog. `numbers`: see `device_numbers`."""
     folder = root / FOLDER.lstrip("/")
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if _JOB.fullmatch(file.name):
-            for gpu in _JOB.findall(_read(file)):
-                # Prometheus itself sets a label `job`.
-                page.add("trainyard_gpu_job", 1, gpu=numbers.get(gpu, gpu), slurm_job=file.name)
+    files = [file for file in folder.iterdir() if _JOB.fullmatch(file.name)] if folder.is_dir() else []
+    found: dict[str, str] = {}
+    # Without an epilog, for example after a crash of slurmd, the file of an ended job remains. With two jobs for a GPU,
+    # the rule GpuSlowerThanOthers would fail for all GPUs.
+    for file in sorted(files, key=_written):
+        found |= {numbers.get(gpu, gpu): file.name for gpu in _JOB.findall(_read(file))}
+    for gpu, job in sorted(found.items()):
+        # Prometheus itself sets a label `job`.
+        page.add("trainyard_gpu_job", 1, gpu=gpu, slurm_job=job)
 
 
 def add_goodput(page: Page, root: Path) -> None:
@@ -241,6 +245,13 @@ def main() -> None:
     os.umask(0o022)
     root, smi, now = Path("/"), output_of(QUERY, _SMI_SECONDS), time.time()
     write(Path(OUTPUT), collect(root, smi, now, nvlink_output(root, smi, now)))
+
+
+def _written(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _read(path: Path) -> str:
