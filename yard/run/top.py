@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _KEYS = "q quit · up, down select · l log · s sort by {} · m my jobs · / filter"
 _NAME = 20
 """The most characters of a job's name."""
+_LARGEST = 1e18
 _ESCAPES = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down"}
 SORTS: Mapping[str, Callable[[Entry], tuple[Any, ...]]] = {
     "number": lambda entry: (-entry.job.id,),
@@ -211,14 +212,18 @@ def node_uses(jobs: Sequence[Job], rows: Sequence[Mapping[str, Any]], records: M
 
 
 def _use(sample: Sequence[Any]) -> dict[str, Any]:
-    """Return the use of a node from a sample of flight.py, whose values can be changed by the job's owner."""
-    _, cpu, gpus, *network = sample
+    """Return the use of a node from a sample of flight.py, whose values can be changed by the job's owner.
+
+    A GPU that does not answer has no values, because nvidia-smi prints a message in its place.
+    """
+    _, cpu, gpus, network = (*sample, *[None] * 4)[:4]
+    rows = [gpu for gpu in gpus if isinstance(gpu, list)] if isinstance(gpus, list) else []
 
     def column(at: int) -> list[float]:
-        return [value for gpu in gpus if (value := _number(gpu[at])) is not None]
+        return [value for row in rows if (value := _number(*row[at : at + 1])) is not None]
 
     percents, watts, memory = column(0), column(1), column(5)
-    received, sent = map(_number, network[0]) if network else (None, None)
+    received, sent = map(_number, (*network, None, None)[:2]) if isinstance(network, list) else (None, None)
     return {
         "cpu_percent": _number(cpu),
         "received_mb_s": received,
@@ -229,8 +234,10 @@ def _use(sample: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+def _number(value: Any = None) -> float | None:
+    """Return a number, or None if it is missing, of a wrong type or not usual, such as the loss NaN."""
+    valid = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+    return float(value) if valid else None
 
 
 def entry_of(job: Job, cluster: Cluster, record: Mapping[str, Any]) -> Entry:
@@ -243,11 +250,11 @@ def entry_of(job: Job, cluster: Cluster, record: Mapping[str, Any]) -> Entry:
     return Entry(
         job=job,
         step=None if step is None else int(step),
-        steps_per_s=1e3 / ms if ms else None,
+        steps_per_s=_number(1e3 / ms if ms else None),
         loss=_number(row.get("loss")),
         tokens_per_s=_number(row.get("tokens_per_s")),
         gpu_percent=sum(percents) / len(percents) if percents else None,
-        left_s=(last - step) * ms / 1e3 if last is not None and step is not None and ms else None,
+        left_s=_number((last - step) * ms / 1e3 if last is not None and step is not None and ms else None),
         usd=None if price is None else price * job.nodes * job.elapsed_s / 3600,
     )
 

@@ -82,6 +82,33 @@ def test_progress_and_cost_are_computed(facts: Facts) -> None:
     assert (second.watts, second.cpu_percent, second.received_mb_s, second.sent_mb_s) == (None, 10.0, 25.0, 12500.0)
 
 
+LOST = [None]
+"""What flight.py records for a GPU in whose place nvidia-smi prints "Unable to determine the device handle"."""
+
+
+def test_the_other_gpus_are_shown_next_to_a_lost_one(local: Cluster) -> None:
+    good = [90.0, 600.0, 1900.0, 60.0, 0.0, 40960.0]
+    records = {"9": {"step": None, "nodes": {"yard-gpu-2": [1, 1, [LOST, good], [1.0, 2.0]]}}}
+    node = node_uses([LAZY], list(rows(4)), records)[3]
+    assert (node.gpu_percent, node.watts, node.memory_mib) == (90.0, 600.0, 40960.0)
+    assert entry_of(LAZY, local, records["9"]).gpu_percent == 90.0
+
+
+@pytest.mark.parametrize("sample", [[], [1], [1, 2, 3], [1, "x", [1, "x", []], 5], [1, True, [[{}]], [1]]])
+def test_a_damaged_sample_counts_as_unknown(sample: list[Any]) -> None:
+    node = node_uses([LAZY], list(rows(4)), {"9": {"nodes": {"yard-gpu-2": sample}}})[3]
+    assert (node.gpu_percent, node.watts, node.sent_mb_s, node.job) == (None, None, None, 9)
+
+
+def test_values_that_are_no_usual_numbers_are_unknown(facts: Facts, local: Cluster) -> None:
+    step = json.loads('{"step": Infinity, "step_ms": 1e-320, "loss": NaN, "tokens_per_s": true, "last_step": 1e300}')
+    entry = entry_of(JOB, local, {"step": step})
+    assert (entry.step, entry.steps_per_s, entry.loss, entry.tokens_per_s, entry.left_s) == (None,) * 5
+    far = entry_of(JOB, local, {"step": {"step": 0, "step_ms": 1e17, "last_step": 1e17}})
+    assert far.left_s is None
+    json.dumps(replace(facts, jobs=[entry]).as_json(), allow_nan=False)
+
+
 def test_the_screen_fits_80_columns_without_colours(facts: Facts) -> None:
     lines = drawn(facts)
     assert max(map(len, lines)) <= 80
