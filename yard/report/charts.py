@@ -54,7 +54,8 @@ def line_chart(  # noqa: PLR0913  (a title and five properties of the axes)
         return ""
     low, high = (0.0 if zero else min(values)), max(values)
     high = high if high > low else low + (abs(low) or 1.0)
-    start, stop = min(places), max(*places, min(places) + 1e-9)
+    start, stop = min(places), max(places)
+    stop = stop if stop > start else start + (abs(start) or 1.0)
     width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def at(place: float, value: float) -> tuple[float, float]:

@@ -113,7 +113,7 @@ def throttled_share(gpu: Gpu) -> float:
 def slow_ranks(record: Record) -> tuple[int, ...]:
     """Return the ranks whose own time in a step is longer than that of the others. Short jobs have too few records."""
     own = record.steps.rank_ms
-    if not own or record.steps.rank_rows < _LEAST_ROWS:
+    if not own or record.steps.rank_rows < _LEAST_ROWS or statistics.median_low(own) <= 0:
         return ()
     limit = statistics.median_low(own) * SLOWER
     return tuple(rank for rank, value in enumerate(own) if value > limit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ _AT_ONCE = 50
 _READ_SECONDS = 300
 _ALL_DAYS = 3650
 _LONGEST = 2000
+_WHOLE = re.compile(r"[0-9]{1,12}")
 Numbers = tuple[float | None, ...]
 
 
@@ -143,7 +145,7 @@ class Record:
     def world_size(self) -> int:
         """The number of ranks, or 0 if it is unknown."""
         nodes, each = self.placement.get("nodes", ""), self.placement.get("ranks per node", "")
-        chosen = int(nodes) * int(each) if nodes.isdecimal() and each.isdecimal() else 0
+        chosen = _whole(nodes) * _whole(each)
         return len(self.steps.rank_ms) or max((node.ranks.stop for node in self.last), default=0) or chosen
 
     @property
@@ -172,8 +174,10 @@ def fetch(remote: Remote, jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
         printed = reader.run(line, stdin=program, seconds=_READ_SECONDS)
         goodputs = goodputs_of(reader, some, folder)
         for text in printed.splitlines():
-            read_there = json.loads(text)
-            job = known[read_there.pop("id")]
+            job, read_there = _read_there(text, known)
+            if job is None:
+                warn(f"yard: a program of {some[0].user} has printed a line that is no record")
+                continue
             used = goodputs.get(str(job.id))
             bill = None
             if cluster.scheduler == "slurm":
@@ -185,6 +189,19 @@ def fetch(remote: Remote, jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
+def _read_there(text: str, known: Mapping[int, Job]) -> tuple[Job | None, dict[str, Any]]:
+    """Return the job and the records in a line that was printed with the rights of the jobs' owner.
+
+    The job is None if the line is damaged. The owner can change what Python does, for example in the home folder.
+    """
+    try:
+        found = _dict(json.loads(text))
+    except (ValueError, RecursionError):
+        return None, {}
+    number = found.pop("id", None)
+    return (known.get(number) if isinstance(number, int) else None), found
+
+
 def parse(raw: Any) -> Record:
     """Return the record in a document that `fetch` has made. Raises ValueError if the document is damaged."""
     document = _dict(raw)
@@ -193,6 +210,7 @@ def parse(raw: Any) -> Record:
     try:
         job = read(Job, document.get("job"))
         goodput = read(Goodput, document["goodput"]) if document.get("goodput") else None
+        goodput = goodput if goodput is not None and _is_usual(goodput) else None
         bill = read(JobBill, document["bill"]) if document.get("bill") else None
     except Invalid as error:
         raise ValueError(f"its job is damaged: {error}") from error
@@ -234,12 +252,12 @@ def parse_starts(events: Iterable[str]) -> Iterator[Start]:
     for line in events:
         when, event, *rest = (*line.split(" "), "", "")
         words = [word for word in rest if word]
-        if not when.isdecimal():
+        if not _WHOLE.fullmatch(when):
             continue
         if event == "start":
             if current is not None:
                 yield _ended(current, causes or ["it lost a node, or was requeued"], None)
-            number = int(words[0]) if words and words[0].isdecimal() else 0
+            number = _whole(words[0]) if words else 0
             current = Start(number=number, begin=float(when), end=None, nodes=" ".join(words[1:]), cause="")
             causes = []
         elif current is not None and (text := _cause(event, words)):
@@ -284,8 +302,8 @@ def _steps(found: Mapping[str, Any]) -> Steps:
 
 
 def _node(found: Mapping[str, Any]) -> NodeRecord:
-    tasks = int(_number(found.get("tasks")) or 0)
-    first = int(_number(found.get("node_rank")) or 0) * tasks
+    tasks = max(0, int(_number(found.get("tasks")) or 0))
+    first = max(0, int(_number(found.get("node_rank")) or 0)) * tasks
     gpus = [_dict(gpu) for gpu in _list(found.get("gpus"))]
     return NodeRecord(
         node=_text(found.get("node")),
@@ -318,6 +336,15 @@ def _bandwidths(rows: Sequence[Any]) -> Iterator[Bandwidth]:
         if busbw is not None:
             nodes, algorithm = tuple(_strings(row.get("nodes"))), _text(row.get("algorithm"))
             yield Bandwidth(nodes=nodes, busbw=busbw, floor=_number(row.get("floor")), algorithm=algorithm)
+
+
+def _is_usual(goodput: Goodput) -> bool:
+    """Return whether a goodput consists of finite numbers. A program of the job's owner can have printed it."""
+    return all(_number(value) is not None for value in asdict(goodput).values()) and goodput.wall_s > 0
+
+
+def _whole(text: str) -> int:
+    return int(text) if _WHOLE.fullmatch(text) else 0
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -404,6 +431,12 @@ def pull(remote: Remote, folder: Path) -> tuple[list[int], int]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for found in (document for some in by_user.values() for document in fetch(remote, some)):
+            try:
+                parse(found)
+            except ValueError as error:
+                # Otherwise, the next `yard pull` could not read the folder.
+                warn(f"yard: the record of job {found['job']['id']} is not copied: {error}")
+                continue
             if problem := found["read"].get("error"):
                 warn(f"yard: the record of job {found['job']['id']} is damaged: {problem}")
             _write(folder / f"{found['job']['id']}.json", found)

@@ -284,6 +284,36 @@ def test_damaged_records_do_not_prevent_a_report(value: Any) -> None:
             assert page(found, START)
 
 
+@pytest.mark.parametrize("steps", [[500], [20_000_000], [10**17, 10**17], [0]])
+def test_a_chart_can_have_a_single_place(steps: list[int]) -> None:
+    columns = {name: [1.0] * len(steps) for name in ("loss", "step_ms", "slowest_ms", "tokens_per_s", "data_ms")}
+    text = page(record(metrics={"step": steps, "count": 1, "median_ms": 1.0, **columns}), START)
+    assert "Time of a step" in text
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        {"events": [f"{'9' * 5000} start 0 a", f"{START} start {'9' * 5000} a", f"{'9' * 400} end 0"]},
+        {"metrics": {"rank_ms": [0, 0, 5], "rank_rows": 9}},
+        {"submitted": {"placement": {"nodes": "9" * 5000, "ranks per node": "8"}}, "nodes": []},
+        {"nodes": [node("a", -1), node("b", 0, tasks=-8)]},
+    ],
+)
+def test_values_outside_the_usual_range_do_not_prevent_a_report(read: dict[str, Any]) -> None:
+    found = record(**read)
+    assert page(found, START)
+    assert compare(found, record())
+
+
+@pytest.mark.parametrize("change", [{"wall_s": 0.0}, {"useful_s": float("nan")}, {"goodput": 1e300}])
+def test_a_goodput_without_usual_numbers_is_unknown(change: dict[str, Any]) -> None:
+    found = parse({**document(), "goodput": {**GOODPUT, **change}})
+    assert found.goodput is None
+    assert page(found, START)
+
+
 def test_the_page_of_a_long_job_on_many_nodes_is_small() -> None:
     """The bound is in size, not in time: a report of 10,000 steps and 512 GPUs has at most 2 MB."""
     many = [node(f"gpu-{at}", at) for at in range(64)]
@@ -402,6 +432,26 @@ def test_records_of_another_cluster_are_not_mixed(head: Answer, tmp_path: Path) 
     assert "contains records of cluster 'prod'. Fix: use a folder for each cluster" in refused(
         "pull", "--records", str(folder)
     )
+
+
+def test_lines_of_the_owner_do_not_prevent_the_reports_of_others(
+    head: Answer, stack: FakeStack, tmp_path: Path
+) -> None:
+    head(document(), throttled())
+    with (stack.root / "read-7").open("a") as file:
+        for line in ("[1]", "no JSON", '{"id": 99}', '{"id": [7]}', "[" * 100_000):
+            file.write(f"{line}\n")
+    found = json.loads(printed("pull", "--records", str(tmp_path / "kept"), "--json"))
+    assert found["copied"] == [7, 12]
+
+
+def test_a_damaged_record_is_not_copied(head: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head(document(), throttled())
+    monkeypatch.setattr("yard.report.record.goodputs_of", lambda *_: {"7": {"goodput": "x"}})
+    for _ in range(2):
+        found = json.loads(printed("pull", "--records", str(tmp_path / "kept"), "--json"))
+        assert not (tmp_path / "kept" / "7.json").exists()
+    assert (found["copied"], found["kept"]) == ([], 1)
 
 
 def test_a_job_without_a_run_folder_has_no_record(stack: FakeStack) -> None:
