@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -112,9 +113,9 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
     for line in lines:
         try:
             row = json.loads(line)
-            seconds = row["steps"] * row["step_ms"] / 1e3
-            yield Steps(row["step"] - row["steps"], row["step"], seconds, row.get("checkpoint_s", 0.0), row["time"])
-        except (ValueError, KeyError, TypeError):
+            last, steps, seconds = int(row["step"]), int(row["steps"]), row["steps"] * row["step_ms"] / 1e3
+            yield Steps(last - steps, last, seconds, float(row.get("checkpoint_s", 0.0)), float(row["time"]))
+        except (ValueError, KeyError, TypeError, OverflowError):
             continue
 
 
@@ -175,7 +176,8 @@ def of_job(job: str, run_dir: Path, *, accounted: bool = True) -> Goodput | None
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(errors="replace").splitlines()
+        # Reading a pipe would wait for its writer.
+        return path.read_text(errors="replace").splitlines() if path.is_file() else []
     except OSError:
         return []
 
@@ -193,7 +195,12 @@ def _accounted(job: str, now: float) -> list[Span]:
 
 def main(arguments: Sequence[str]) -> str:
     jobs = [argument.partition("=") for argument in arguments if not argument.startswith("--")]
-    found = {job: of_job(job, Path(run_dir), accounted="--ratio" not in arguments) for job, _, run_dir in jobs}
+    found: dict[str, Goodput | None] = {}
+    for job, _, run_dir in jobs:
+        found[job] = None
+        # The job's owner can change the files, and the goodput of other jobs must be known.
+        with suppress(Exception):
+            found[job] = of_job(job, Path(run_dir), accounted="--ratio" not in arguments)
     if "--ratio" in arguments:
         return "".join(f"{goodput.goodput:.3f}\n" for goodput in found.values() if goodput is not None)
     if "--line" in arguments:

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -480,6 +481,36 @@ def test_program_reads_the_accounting_and_the_steps(tmp_path: Path, program: Mak
     found = goodput.main(["--line", f"5={tmp_path}", f"6={tmp_path / 'none'}"])
     assert found.startswith("goodput 7%: 2 s of useful steps in 30 s; lost 28 s: 0 s between starts, 0 s for ")
     assert calls.calls == ["-X -D -n -P -j 5 -o JobIDRaw,Start,End"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        '{"step": 20, "steps": 10, "step_ms": 1000, "time": 60, "checkpoint_s": "x"}',
+        '{"step": 20, "steps": 10, "step_ms": 1000, "time": "x"}',
+        '{"step": Infinity, "steps": 10, "step_ms": 1000, "time": 60}',
+    ],
+)
+def test_damaged_steps_do_not_hide_the_goodput(tmp_path: Path, damage: str) -> None:
+    step = json.dumps({"step": 10, "steps": 10, "step_ms": 1000, "time": 50})
+    (tmp_path / "metrics.jsonl").write_text(f"{step}\n{damage}\n")
+    (tmp_path / "events").write_text(f"1 saves {tmp_path}\n1 start 0 n\n101 end 0\n")
+    assert json.loads(goodput.main([f"5={tmp_path}"]))["5"]["goodput"] == 0.1
+
+
+def test_damaged_files_of_a_job_do_not_hide_other_goodputs(tmp_path: Path) -> None:
+    for name, begin in (("good", "1"), ("bad", "x"), ("pipe", "1")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events").write_text(f"1 saves {tmp_path / name}\n{begin} start 0 n\n101 end 0\n")
+        if name != "pipe":
+            step = json.dumps({"step": 10, "steps": 10, "step_ms": 1000, "time": 50})
+            (tmp_path / name / "metrics.jsonl").write_text(f"{step}\n")
+    os.mkfifo(tmp_path / "pipe" / "metrics.jsonl")
+    words = [f"{number}={tmp_path / name}" for number, name in enumerate(("bad", "pipe", "good"))]
+    program = Path(goodput.__file__).read_bytes()
+    done = subprocess.run([sys.executable, "-", *words], input=program, capture_output=True, check=False, timeout=10)
+    found = json.loads(done.stdout)
+    assert (found["0"], found["1"], found["2"]["goodput"]) == (None, None, 0.1)
 
 
 def test_list_shows_goodput_and_lost_time(
