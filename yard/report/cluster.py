@@ -54,7 +54,7 @@ def read_week(remote: Remote, days: int) -> Week:
         if stack.is_admin or job.user == stack.user:
             by_user[job.user].append(job)
     records = {}
-    for found in (found for some in by_user.values() for found in fetch(remote, some)):
+    for found in (found for some in by_user.values() for found in fetch(remote, some, skips=True)):
         with suppress(ValueError):  # a damaged record is shown as a job without a record
             record = parse(found)
             records[record.job.id] = record

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import JobError, RemoteError
+from trainyard.errors import JobError, RemoteError, UnreachableError
 from trainyard.outputs import Invalid, read
 from yard.run import flight
 from yard.run.cost import JobBill, bill_of
@@ -24,7 +24,7 @@ from yard.run.goodput import Goodput
 from yard.run.jobs import acting_for_owner, find_job, goodputs_of
 from yard.run.queue import Job
 from yard.run.schedulers import scheduler_of
-from yard.show import warn
+from yard.show import counted, warn
 from yard.stack.remote import Remote
 
 _FORMAT = 1
@@ -160,19 +160,30 @@ class Record:
         return next((node.node for node in self.last if rank in node.ranks), "")
 
 
-def fetch(remote: Remote, jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
-    """Yield the document of each job that has a readable run folder. All jobs must have the same user."""
+def fetch(remote: Remote, jobs: Sequence[Job], *, skips: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the document of each job that has a readable run folder. All jobs must have the same user.
+
+    With `skips`, records that cannot be read are omitted with a warning, because the jobs' owner can cause this.
+    """
     cluster = remote.stack.cluster
     folder = f"{cluster.jobs_of(jobs[0].user)}/" if jobs else ""
     known = {job.id: job for job in jobs if job.run_dir.startswith(folder)}
     program = Path(flight.__file__).read_bytes()
     found = list(known.values())
     for some in (found[at : at + _AT_ONCE] for at in range(0, len(found), _AT_ONCE)):
-        reader = acting_for_owner(remote, some[0], reads=True)
         words = [f"{job.id}={job.run_dir}" for job in some]
         line = shlex.join(["python3", "-", "read", cluster.state_dir, *words])
-        printed = reader.run(line, stdin=program, seconds=_READ_SECONDS)
-        goodputs = goodputs_of(reader, some, folder)
+        try:
+            reader = acting_for_owner(remote, some[0], reads=True)
+            printed = reader.run(line, stdin=program, seconds=_READ_SECONDS)
+            goodputs = _dict(goodputs_of(reader, some, folder))
+        except UnreachableError:
+            raise
+        except (RemoteError, ValueError) as error:
+            if not skips:
+                raise
+            warn(f"yard: the records of {counted(len(some), 'job')} of {some[0].user} cannot be read: {error}")
+            continue
         for text in printed.splitlines():
             job, read_there = _read_there(text, known)
             if job is None:
@@ -430,7 +441,7 @@ def pull(remote: Remote, folder: Path) -> tuple[list[int], int]:
             by_user.setdefault(job.user, []).append(job)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for found in (document for some in by_user.values() for document in fetch(remote, some)):
+        for found in (document for some in by_user.values() for document in fetch(remote, some, skips=True)):
             try:
                 parse(found)
             except ValueError as error:

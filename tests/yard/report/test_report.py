@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,11 +14,14 @@ import pytest
 
 from tests.yard.conftest import FakeStack, printed, refused, yard
 from tests.yard.report.records import BILL, GOODPUT, START, document, metrics, node, throttled
+from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Prices
 from yard.report.charts import line_chart, number, ticks
 from yard.report.findings import compare, findings
 from yard.report.page import page
 from yard.report.record import Record, parse, parse_starts
+from yard.run.queue import Job
+from yard.stack.remote import Remote
 
 
 def kinds(record: Record) -> list[str]:
@@ -443,6 +446,25 @@ def test_lines_of_the_owner_do_not_prevent_the_reports_of_others(
             file.write(f"{line}\n")
     found = json.loads(printed("pull", "--records", str(tmp_path / "kept"), "--json"))
     assert found["copied"] == [7, 12]
+
+
+def test_records_of_other_users_are_copied_next_to_unreadable_ones(
+    head: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head(document(), throttled())
+    known: list[int] = []
+
+    def fails(remote: Remote, jobs: Sequence[Job], folder: str) -> dict[str, Any]:
+        known.extend(job.id for job in jobs)
+        if jobs[0].id == 7:
+            raise RemoteError("python3: no such module")
+        return {}
+
+    monkeypatch.setattr("yard.report.record.goodputs_of", fails)
+    monkeypatch.setattr("yard.report.record._AT_ONCE", 1)
+    _, out, err = yard("pull", "--records", str(tmp_path / "kept"), "--json")
+    assert (sorted(known), json.loads(out)["copied"]) == ([7, 12], [12])
+    assert "the records of 1 job of trainer cannot be read: python3: no such module" in err
 
 
 def test_a_damaged_record_is_not_copied(head: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
