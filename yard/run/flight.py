@@ -44,6 +44,7 @@ _FACTS = {
 }  # fmt: skip
 _SAMPLED = ("utilization.gpu", "power.draw", "clocks.sm", "temperature.gpu", "clocks_throttle_reasons.active",
             "memory.used")  # fmt: skip
+_LOST = [None] * len(_SAMPLED)
 _SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
 _VERDICT = "/run/trainyard/health/verdict"
 _LONGEST = 1000
@@ -454,6 +455,8 @@ def read_node(lines: Sequence[str]) -> dict[str, Any] | None:
     for line in lines[1:]:
         with suppress(ValueError, TypeError):
             when, cpu, gpus, *_ = json.loads(line)
+            # Instead of the values of a GPU that does not answer, nvidia-smi prints a message.
+            gpus = [_LOST if gpu == [None] else gpu for gpu in gpus]
             if all(len(gpu) == len(_SAMPLED) and _is_numbers([0, *filter(None, gpu)]) for gpu in gpus):
                 samples.append((when, cpu, gpus))
     size = -(-len(samples) // MOST_CELLS) or 1

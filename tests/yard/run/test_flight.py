@@ -261,6 +261,17 @@ def test_traffic_of_all_cards_is_added(tmp_path: Path) -> None:
     assert flight.traffic(tmp_path / "missing") == (0, 0)
 
 
+def test_the_gpus_next_to_a_lost_one_are_summarised() -> None:
+    good = [97, 650.2, 1755, 62, 4, 71234]
+    lines = [b"97, 650.2, 1755, 62, 0x4, 71234", b"Unable to determine the device handle for GPU0000:3B:00.0"]
+    head = json.dumps({"boot_id": "b", "node": "a"})
+    rows = [[1, 5, [good, good]], *([second, 5, flight.sample_of(lines)] for second in (2, 3))]
+    found = flight.read_node([head, *map(json.dumps, rows)])
+    assert found is not None
+    assert found["gpus"][0]["use"] == [97, 97, 97]
+    assert found["gpus"][1]["use"] == [97, None, None]
+
+
 def test_samples_without_traffic_are_read() -> None:
     """An earlier version has written three values."""
     head = json.dumps({"boot_id": "b", "node": "a"})
