@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from repair.service import KEPT, NO_SLURMD, Service, answering, load_history, read_site
+from repair.service import KEPT, NO_SLURMD, Service, answering, load_history, read_site, scontrol
 
 from trainyard.faults import HISTORY, ON_TIMES, Change
 
@@ -292,6 +292,14 @@ def test_drained_node_is_recorded_within_the_quiet_interval(plain: Head) -> None
 def test_failed_scontrol_changes_nothing(head: Head) -> None:
     head.service.control = lambda *_: None
     assert head.run(60) == []
+
+
+def test_a_name_in_a_different_encoding_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user can choose any bytes for the name of a job. An exception would end the service."""
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nprintf 'JobId=7 JobName=\\377 Requeue=1\\n'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert scontrol("-o", "show", "job", "7") == "JobId=7 JobName=\ufffd Requeue=1\n"
 
 
 def test_refused_connection_is_an_answer() -> None:

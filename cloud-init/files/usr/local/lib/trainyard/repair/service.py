@@ -373,12 +373,18 @@ def scancel(*arguments: str) -> str | None:
 def _run(program: str, *arguments: str) -> str | None:
     """Run a program of Slurm. Return its output, or None if it timed out or failed. The journal contains its error.
 
-    All times in the output are in seconds since 1970.
+    All times in the output are in seconds since 1970. A job's name can contain bytes that are not UTF-8.
     """
     environment = os.environ | {"SLURM_TIME_FORMAT": "%s"}
     try:
         done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False, env=environment
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
         return None
