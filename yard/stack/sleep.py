@@ -77,9 +77,11 @@ def _request(remote: Remote, delay: float) -> None:
     name = remote.stack.cluster.name
     text = f"{name} stops in {delay:.0f} s, because an admin has run yard sleep. Waiting jobs start after yard wake."
     said = f"sudo -n wall -n {shlex.quote(text)} || true; " if delay else ""
-    # The head's clock counts, and the file is complete when it appears.
+    # The head's clock counts, and the file is complete when it appears. Root follows no link (`set -C`) in the folder,
+    # to which trainyard-repair can write although it is confined.
     file = _request_file(remote)
-    write = f'echo "{{\\"at\\": $(($(date +%s) + {delay:.0f}))}}" >{file}.new && mv {file}.new {file}'
+    text = f'{{\\"at\\": $(($(date +%s) + {delay:.0f}))}}'
+    write = f'set -C; rm -f {file}.new && echo "{text}" >{file}.new && mv -T {file}.new {file}'
     remote.run(f"{said}sudo -n sh -c {shlex.quote(write)}", admin=True)
 
 

@@ -6,12 +6,13 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.yard.conftest import FakeStack, printed, refused
-from trainyard.faults import SLEEPING
+from trainyard.faults import SLEEP_REQUEST, SLEEPING
 from trainyard.outputs import LOCAL_WAKE, Cluster
 from yard.stack import sleep as sleeping
 
@@ -181,3 +182,22 @@ def test_a_local_machine_that_does_not_exist_is_named(stack: FakeStack, local: C
 def test_only_machines_of_this_project_are_started(stack: FakeStack, local: Cluster, tmp_path: Path) -> None:
     Head(stack, local, (LOCAL_WAKE, str(tmp_path / "run"))).on.unlink()
     assert "Fix: run the command in the project's folder" in refused("wake")
+
+
+@pytest.mark.parametrize("target", ["victim", "folder"])
+def test_the_request_follows_no_link(tmp_path: Path, local: Cluster, target: str) -> None:
+    """trainyard-repair is confined, but it could create links in its folder."""
+    (tmp_path / "repair").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "victim").write_text("unchanged")
+    request = tmp_path / SLEEP_REQUEST
+    link = request if target == "folder" else request.with_name(f"{request.name}.new")
+    link.symlink_to(tmp_path / target)
+    lines: list[str] = []
+    cluster = replace(local, state_dir=str(tmp_path))
+    stack = SimpleNamespace(stack=SimpleNamespace(cluster=cluster), run=lambda line, **_: lines.append(line))
+    sleeping._request(cast("Any", stack), 0)
+    RUN(["bash", "-euc", 'sudo() { shift; "$@"; }; eval "$0"', *lines], check=True)
+    assert (tmp_path / "victim").read_text() == "unchanged"
+    assert list((tmp_path / "folder").iterdir()) == []
+    assert "at" in json.loads(request.read_text())
