@@ -155,3 +155,62 @@ def test_only_root_on_the_head_reaches_the_channel(cluster: Project) -> None:
     assert answer not in cluster.on(HEAD, f"{probe} || true")
     as_trainer = f"sudo setpriv --reuid=trainer --regid=trainer --init-groups {probe} || true"
     assert answer not in cluster.on(HEAD, as_trainer)
+
+
+POWER_PROGRAM = """\
+#!/usr/bin/python3
+# A site's program, which uses the channel of the local machines in place of a management controller.
+import json, sys
+sys.path.insert(0, "/usr/local/lib/trainyard")
+from repair.channels import channel
+verb, node, address = sys.argv[1:]
+with open("/root/power.log", "a") as log:
+    log.write(f"{verb} {node} {address}\\n")
+power = channel(json.load(open("/root/channel.json")))
+if verb == "status":
+    print(power.states([node])[node])
+else:
+    {"on": power.start, "off": power.stop}[verb](node)
+"""
+HANDOVER = "/var/lib/trainyard/handover/repair.json"
+
+
+def test_a_sites_program_starts_and_stops_machines(cluster: Project) -> None:
+    """The service, which is confined, asks for power through the socket, and systemd runs the program as root."""
+    wait_off(cluster)
+    before = cluster.as_root(HEAD, f"cat {HANDOVER}")
+    found = json.loads(before)
+    local, own = found["power"]["channel"], "/usr/local/sbin/site-power"
+    found["power"]["channel"] = {"platform": "hosts", "address": "/run/trainyard-power.sock", "command": own}
+
+    def use(text: str) -> None:
+        write = f"cat >{HANDOVER} <<'END'\n{text}\nEND\n/usr/local/lib/trainyard/stages/80-watch 2>&1 || true"
+        cluster.as_root(HEAD, f"{write}\nsystemctl restart trainyard-repair.service")
+
+    cluster.as_root(HEAD, f"cat >/root/channel.json <<'END'\n{json.dumps(local)}\nEND")
+    cluster.as_root(HEAD, f"cat >{own} <<'END'\n{POWER_PROGRAM}\nEND\nchmod 0755 {own}")
+    use(json.dumps(found))
+    cluster.as_root(HEAD, "systemctl start trainyard-power.socket")
+    try:
+        job = submit(cluster, 1)
+        wait_completed(cluster, job)
+        (node,) = on(cluster)
+        wait_off(cluster)
+        calls = cluster.as_root(HEAD, "cat /root/power.log").splitlines()
+        address = next(row["private_ip"] for row in cluster.yard_json("nodes") if row["name"] == node)
+        assert {f"{verb} {node} {address}" for verb in ("status", "on", "off")} <= set(calls)
+        connect = 'import socket; socket.socket(socket.AF_UNIX).connect("/run/trainyard-power.sock")'
+        ask = f"python3 -c '{connect}' 2>&1 || true"
+        assert "PermissionError" in cluster.on(HEAD, ask)
+        assert "PermissionError" in cluster.on(
+            HEAD, f"sudo setpriv --reuid=trainer --clear-groups --regid=trainer {ask}"
+        )
+        # A program that others can change is not run.
+        cluster.as_root(HEAD, f"chmod 0777 {own}; : >/root/power.log")
+        journal = "journalctl -u trainyard-repair.service --since=-2min -o cat"
+        wait_until(
+            "the refusal", 100, lambda: "can be changed by others than root" in cluster.as_root(HEAD, journal), 5
+        )
+        assert cluster.as_root(HEAD, "cat /root/power.log") == ""
+    finally:
+        use(before)

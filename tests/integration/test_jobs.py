@@ -125,6 +125,46 @@ def test_a_training_job_has_a_report(cluster: Project) -> None:
     assert compared["differences"] == []
 
 
+HANGS = """\
+import os, time
+from pathlib import Path
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, total = dist.get_rank(), torch.ones(1)
+beat = Path(os.environ["RUN_DIR"], f"heartbeat-{rank}")
+def load_batch():
+    while True:
+        time.sleep(1)
+def step():
+    dist.all_reduce(total)
+    beat.write_text("x")
+step()
+if rank == 1:
+    load_batch()
+step()
+"""
+
+
+def test_a_hang_is_shown_and_explained(cluster: Project) -> None:
+    (cluster.folder / "hangs.py").write_text(HANGS)
+    (cluster.folder / "hangs.yaml").write_text(
+        "name: hangs\nnodes: 2\ntime: 20m\nheartbeat: 10s\nworkload: hangs.py\nenvironment: none\n"
+    )
+    job = submit(cluster, "hangs.yaml")
+    wait_until("the job to run", 120, lambda: "RUNNING" in str(cluster.yard_json("ps")))
+    shown = cluster.yard("top").out
+    assert f" {job} " in shown
+    assert FIRST in shown
+    assert cluster.yard("wait", str(job), timeout=600, check=False).code != 0
+    log = cluster.yard("logs", str(job)).out
+    assert "has written no heartbeat for" in log
+    assert re.search(r"yard: rank 1: in load_batch \(.*hangs\.py:\d+\)", log)
+    assert re.search(r"yard: rank 0: in .*, called from step \(.*hangs\.py:\d+\)", log)
+    document = cluster.yard_json("report", str(job), "--output", str(cluster.folder / "hang.html"))
+    assert document["job"] == job
+    assert "the job hung; rank" in (cluster.folder / "hang.html").read_text()
+
+
 def test_results_are_copied_in_both_directions(cluster: Project, project: Path) -> None:
     job = submit(cluster, "--no-code", "--", "mkdir 'out [1]'; head -c 50M /dev/urandom >'out [1]/a b'")
     cluster.yard("wait", str(job))
