@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 ENV := source .trainyard/env.sh &&
 FULL := full
 
-.PHONY: help setup golden demo down clean preview check test test-full test-official test-official-gcp bench bench-clouds bench-repair lint fmt
+.PHONY: help setup golden demo down clean site preview check test test-full test-official test-official-gcp bench bench-clouds bench-repair lint fmt
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
@@ -23,6 +23,9 @@ down: setup  ## delete the local cluster and its files
 
 clean:  ## delete the cache in ~/.cache/trainyard (images, tools), except images of existing machines
 	@$(ENV) python -m tools.clean
+
+site: setup  ## build the documentation as a site in .trainyard/site/html, and check its links
+	@tools/setup/site.sh
 
 preview: setup  ## show resources, prices and quotas of every stack; needs no cloud account, changes nothing
 	@$(ENV) yard preview --all
