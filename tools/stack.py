@@ -2,7 +2,7 @@
 
 Verbs: init, up, preview, refresh, destroy, rm, outputs. The environment comes from .trainyard/env.sh, and the exit code
 from Pulumi. With --offline, the clouds are simulated, without network or account, and have a state of their own
-(docs/offline.md).
+(docs/dev/offline.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults that are injected by the `faults.yaml` file in a stack's folder (docs/offline.md).
+"""Faults that are injected by the `faults.yaml` file in a stack's folder (docs/dev/offline.md).
 
 The file is read before every operation. The counts of matching operations are stored on disk, because `skip` and
 `times` apply across processes and runs.
@@ -85,10 +85,10 @@ def _read(world: World) -> list[Fault]:
     except FileNotFoundError:
         return []
     except yaml.YAMLError as error:
-        raise ResourceError(f"{file}: not YAML ({error}). Fix: see docs/offline.md") from error
+        raise ResourceError(f"{file}: not YAML ({error}). Fix: see docs/dev/offline.md") from error
     problems = list(_problems(content))
     if problems:
-        raise ResourceError(f"{file}: {'; '.join(problems)}. Fix: see docs/offline.md")
+        raise ResourceError(f"{file}: {'; '.join(problems)}. Fix: see docs/dev/offline.md")
     return [Fault(**entry) for entry in content or ()]
 
 

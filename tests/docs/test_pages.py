@@ -58,7 +58,7 @@ def paths_in(text: str) -> set[str]:
 
 
 def test_tests_named_in_the_design_exist() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "design.md").read_text()))
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "dev" / "design.md").read_text()))
     code = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
     assert named
     assert [name for name in sorted(named) if f"def {name}(" not in code] == []
@@ -94,7 +94,7 @@ def test_every_platform_has_a_page() -> None:
         ("docs/jobs.md", "## The launch matrix", LAUNCHERS),
         ("docs/environments.md", "# Python environments", environment_names()),
         ("cloud-init/README.md", "\n| stage |", [path.name for path in STAGES.iterdir()]),
-        ("docs/jobs-tools.md", "`yard doctor`", CHECKS),
+        ("docs/troubleshooting.md", "## Cluster checks", CHECKS),
         ("docs/health.md", "## Checks", load_checks()),
     ],
 )

@@ -1,4 +1,4 @@
-"""The samples in docs/design.md match the output of the current code."""
+"""The samples in docs/dev/design.md match the output of the current code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from yard.job.loader import RECIPES, load_job
 from yard.job.placement import place
 from yard.run.script import render_script
 
-DESIGN = ROOT / "docs" / "design.md"
+DESIGN = ROOT / "docs" / "dev" / "design.md"
 BLOCK = re.compile(r"(<!-- sample: ([a-z-]+) -->\n```[a-z]*\n)(.*?)(```\n)", re.DOTALL)
 NODE_ENV = ("NODE", "ROLE", "GROUP", "PRIVATE_IP", "HEAD_IP", "GPUS", "GPU_DEVICE", "SCHEDULER")
 
@@ -75,4 +75,4 @@ def test_samples_are_current(local_plan: ClusterPlan, local: Any, request: pytes
     if request.config.getoption("--update-golden"):
         DESIGN.write_text(BLOCK.sub(lambda old: old[1] + expected[old[2]] + old[4], DESIGN.read_text()))
     found = {match[2]: match[3] for match in BLOCK.finditer(DESIGN.read_text())}
-    assert found == expected, "docs/design.md is outdated; rewrite it with --update-golden and review it"
+    assert found == expected, "docs/dev/design.md is outdated; rewrite it with --update-golden and review it"

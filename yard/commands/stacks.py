@@ -295,7 +295,7 @@ def _cell(value: object) -> str:
 @app.command()
 def bake(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the image's name without building it.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Simulate the cloud (docs/offline.md).")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Simulate the cloud (docs/dev/offline.md).")] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
 ) -> None:
