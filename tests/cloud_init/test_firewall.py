@@ -17,6 +17,8 @@ from tests.cloud_init.firewall_probe import ANN, BOB, CALLERS, DAEMONS, DATAGRAM
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 from trainyard.project import ROOT
 
+pytestmark = pytest.mark.engine
+
 OPEN = dict.fromkeys(CALLERS, "open")
 ON_HEAD = {"ROLE": "head", "SHARED_SOURCE": "", "SHARED_NFS": "4.2"}
 SERVICES_OPEN = dict.fromkeys(("metadata", "wire", "metadata6", "elsewhere", "dns", "udp"), "open")

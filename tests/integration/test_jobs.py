@@ -162,7 +162,9 @@ def test_a_hang_is_shown_and_explained(cluster: Project) -> None:
     assert re.search(r"yard: rank 0: in .*, called from step \(.*hangs\.py:\d+\)", log)
     document = cluster.yard_json("report", str(job), "--output", str(cluster.folder / "hang.html"))
     assert document["job"] == job
-    assert "the job hung; rank" in (cluster.folder / "hang.html").read_text()
+    page = (cluster.folder / "hang.html").read_text()
+    assert "the job hung; rank" in page
+    assert "rank 1: in load_batch" in page
 
 
 def test_results_are_copied_in_both_directions(cluster: Project, project: Path) -> None:

@@ -24,7 +24,7 @@ _SLOW_STEP, _PHASE_SHARE = 1.25, 0.02
 _IDLE_PERCENT = 10
 _WAIT_SHARE = 0.2
 _HEALTHY = "no fault"
-_SHOWN, _CLIPPED = 8, 80
+_SHOWN, _CLIPPED, _MOST_PLACES = 8, 80, 3
 _HUNG = re.compile(r"has written no heartbeat for|\(stall_minutes\)$")
 _STARTED = re.compile(r"job \d+, start \d+, on ")
 _PLACE = re.compile(r"ranks? [\d, -]+: in ")
@@ -86,7 +86,8 @@ def _hang(record: Record) -> Iterator[Finding]:
         # The place with the fewest ranks is first.
         places = [text for text in messages if _PLACE.match(text)]
         if reasons or groups:
-            yield Finding(kind="hang", text="; ".join(("the job hung", *reasons[:1], *(groups or places[:1]))))
+            shown = (*reasons[:1], *(groups or places[:_MOST_PLACES]))
+            yield Finding(kind="hang", text="; ".join(("the job hung", *shown)))
 
 
 def _throttled(record: Record) -> Iterator[Finding]:

@@ -152,6 +152,9 @@ def test_a_hang_and_the_missing_rank_are_named() -> None:
     start = "job 7, start {}, on gpu-[0-1]"
     (found,) = findings(record(messages=[start.format(0), silent, place, start.format(1)]))
     assert (found.kind, found.text) == ("hang", f"the job hung; {silent}; {place}")
+    waits = "rank 0: in all_reduce (distributed_c10d.py:2811), called from step (job/train.py:11)"
+    (found,) = findings(record(messages=[start.format(0), silent, waits, place, start.format(1)]))
+    assert found.text == f"the job hung; {silent}; {waits}; {place}", "the rarest place is unknown"
     (found,) = findings(record(messages=[start.format(0), silent, place, missing, start.format(1)]))
     assert found.text == f"the job hung; {silent}; {missing}"
     (found,) = findings(record(messages=[start.format(0), missing]))
