@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +49,31 @@ def test_pictures_are_current(theme: str) -> None:
 MKDOCS = ROOT / ".trainyard" / "site" / "venv" / "bin" / "mkdocs"
 
 
+needs_mkdocs = pytest.mark.skipif(
+    not MKDOCS.exists(), reason="MkDocs is not installed: run `make site`, as .ci/run does"
+)
+
+
 @pytest.mark.engine
-@pytest.mark.skipif(not MKDOCS.exists(), reason="MkDocs is not installed: run `make site`, as .ci/run does")
+@needs_mkdocs
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
+    for name in ("docs", "tools", "README.md", "mkdocs.yml", *OUTSIDE):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".trainyard" / "site").mkdir(parents=True)
+    (tmp_path / ".trainyard" / "site" / "venv").symlink_to(MKDOCS.parents[1])
+    with (tmp_path / "docs" / "cost.md").open("a") as page:
+        page.write("\n[nowhere](health.md#nowhere)\n")
+    done = subprocess.run(
+        [tmp_path / "tools" / "setup" / "site.sh"], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode != 0
+    assert "'health.md#nowhere'" in done.stderr
+
+
+@pytest.mark.engine
+@needs_mkdocs
 def test_the_site_builds_without_warnings() -> None:
     subprocess.run([ROOT / "tools" / "setup" / "site.sh"], check=True, timeout=300)
     assert (ROOT / ".trainyard" / "site" / "html" / "index.html").exists()

@@ -12,6 +12,7 @@ if [[ $(cat "$venv/stamp" 2>/dev/null) != "$(sha256sum <"$requirements")" ]]; th
     --only-binary :all: -r "$requirements"
   sha256sum <"$requirements" >"$venv/stamp"
 fi
-# MkDocs prints advertisements for its successors without this variable.
-NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --quiet --config-file "$root/mkdocs.yml"
+# MkDocs prints advertisements for its successors without this variable. With --quiet, it would ignore warnings, and the
+# strict build would succeed with broken links.
+NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --config-file "$root/mkdocs.yml"
 echo "the site is in $root/.trainyard/site/html"
