@@ -22,6 +22,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "dev/contributing.md",
     "cloud-init/README.md": "dev/node-set-up.md",
     "CHANGELOG.md": "dev/changelog.md",
+    ".trainyard/site/checks.md": "checks.md",
 }
 """Mapping from a page's path in the repository to its path on the site."""
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]+)?\)")

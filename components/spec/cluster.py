@@ -36,6 +36,7 @@ class NetworkSpec(Model):
     """The private network between the nodes."""
 
     cidr: Cidr = IPv4Network("10.77.0.0/20")
+    """Private range of the nodes, from /12 to /24."""
 
     @field_validator("cidr")
     @classmethod
@@ -54,6 +55,7 @@ class HeadSpec(Model):
     """The head node: Slurm controller, accounting database, NFS server and login node."""
 
     machine: MachineName
+    """Machine type of the head."""
     host: Annotated[HostName | None, Field(examples=["node1"])] = None
     """The existing host that becomes the head. Default: the first host. The head also runs jobs if a node group lists
     it."""
@@ -70,6 +72,7 @@ class CapacitySpec(Model):
             min_length=1, max_length=512, description="must be the name or id of a reservation", examples=["my-a100s"]
         ),
     ] = None
+    """Name or id of the reservation, for `kind: reservation`."""
 
     @model_validator(mode="after")
     def _check_reservation(self) -> Self:
@@ -114,7 +117,9 @@ class GroupSpec(Model):
     model_config = ConfigDict(json_schema_extra=_count_or_hosts)
 
     machine: MachineName
+    """Machine type of the group's nodes."""
     count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
+    """Number of nodes. Required, unless `hosts` lists them."""
     hosts: Annotated[tuple[HostName, ...], Field(examples=[["node1", "node2"]])] = ()
     """The existing hosts in the group, instead of `count`."""
     placement: Annotated[Literal["none", "compact", "same_fabric"], Field(examples=["none"])] = "none"
@@ -165,7 +170,7 @@ class AccessSpec(Model):
         tuple[Annotated[Cidr, Field(examples=["203.0.113.0/24"])], ...],
         Field(examples=[["203.0.113.0/24"]]),
     ] = ()
-    """CIDR ranges that may connect to the head's public address over SSH."""
+    """CIDR ranges that may connect to the head's public address over SSH. Clouds require one with `via: public`."""
     via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
     """How SSH reaches the head: through its public address, the cloud's SSH gateway, or its private address."""
 
@@ -188,10 +193,12 @@ class SharedStorageSpec(Model):
     size_gib: Annotated[
         int, Field(ge=100, le=102400, strict=True, description="must be a whole number of GiB", examples=[1024])
     ] = 1024
+    """Size of the storage in GiB."""
     address: Annotated[
         str | None,
         Field(pattern=r"^[A-Za-z0-9.-]{1,253}$", description="must be a host name or address", examples=["10.0.0.9"]),
     ] = None
+    """The server for `kind: external`."""
     path: Annotated[
         str | None,
         Field(pattern=r"^/[A-Za-z0-9._/-]{0,200}$", description="must be an absolute path", examples=["/export"]),
@@ -315,12 +322,13 @@ class ClusterSpec(Model):
     """A cluster."""
 
     name: Annotated[Name, Field(examples=["yard"])]
+    """Name of the cluster. Hosts are named `<name>-head` and `<name>-<group>-<i>`."""
     platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
     scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
     """The job scheduler. With `none`, `yard` starts jobs over SSH."""
     containers: Annotated[Literal["none", "docker", "enroot"] | None, Field(examples=["docker"])] = None
-    """Container runtime for jobs. With `docker`, the job user can become root on every node. Default: `enroot` if the
-    platform creates machines with NVIDIA GPUs, otherwise `none`."""
+    """Container runtime for jobs. `docker` requires `scheduler: none`, and lets the job user become root on every node.
+    Default: `enroot` if the platform creates machines with NVIDIA GPUs, otherwise `none`."""
     network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
     head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
     nodes: Annotated[
@@ -342,7 +350,7 @@ class ClusterSpec(Model):
         tuple[UserSpec, ...],
         Field(max_length=500, examples=[[{"name": "ann", "ssh_keys": ["ssh-ed25519 AAAA... ann@laptop"]}]]),
     ] = ()
-    """The people who use the cluster with their own accounts. Requires Slurm."""
+    """The people who use the cluster with their own accounts. Requires Slurm. Not on existing hosts."""
     ssh: Annotated[SshSpec, Field(examples=[{"ca": "ssh-ed25519 AAAA... ca@example.org"}])] = SshSpec()
     silence: Annotated[
         tuple[

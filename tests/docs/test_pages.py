@@ -149,8 +149,18 @@ def test_messages_of_troubleshooting_are_current() -> None:
 
 
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
-VALUES = {"JOB": "7", "RANK": "1", "<stack>": "local", "...": "", "<node>": "node"}
-"""Replacements for placeholders that stand for a number or that the shell cannot parse."""
+VALUES = {
+    "JOB": "7",
+    "RANK": "1",
+    "MODEL": "opt-125m",
+    "GPU": "h100",
+    "KEY": "admin",
+    "POST": "abeja",
+    "<stack>": "local",
+    "...": "",
+    "<node>": "node",
+}
+"""Replacements for placeholders that stand for a number, for one of several words, or that the shell cannot parse."""
 USER = {"MY_NETWORK": "100.20.30.40/32", "MY_PROJECT": "my-project-1"}
 """Values that readers of the tutorials must set."""
 

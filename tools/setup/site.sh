@@ -12,6 +12,8 @@ if [[ $(cat "$venv/stamp" 2>/dev/null) != "$(sha256sum <"$requirements")" ]]; th
     --only-binary :all: -r "$requirements"
   sha256sum <"$requirements" >"$venv/stamp"
 fi
+# The site's only page that is not in the repository, because `yard checks` prints the same.
+(cd "$root" && .venv/bin/python -m tools.reference --checks .trainyard/site/checks.md)
 # MkDocs prints advertisements for its successors without this variable. With --quiet, it would ignore warnings, and the
 # strict build would succeed with broken links.
 NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build --config-file "$root/mkdocs.yml"

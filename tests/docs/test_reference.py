@@ -1,0 +1,49 @@
+"""The tables of the reference pages equal the code."""
+
+from __future__ import annotations
+
+import pytest
+from typer.main import get_command
+
+from components.stackfile.read import parse_stack
+from tests.conftest import ROOT
+from tools.reference import GUIDES, SECTIONS, checks_page, replaced, tables
+from yard.commands.cli import app
+
+PAGES = {page: (ROOT / "docs" / f"{page}.md").read_text() for page in ("commands", "stack-file")}
+
+
+@pytest.mark.parametrize(("page", "name"), tables())
+def test_tables_are_current(page: str, name: str) -> None:
+    expected = replaced(PAGES[page], name, tables()[page, name])
+    assert PAGES[page] == expected, "run `python -m tools.reference` and review the differences"
+
+
+def test_a_page_without_a_place_for_a_table_is_reported() -> None:
+    with pytest.raises(ValueError, match="generated: keys"):
+        replaced("# Page\n", "keys", "| a |\n")
+
+
+def test_guides_belong_to_commands_and_keys() -> None:
+    commands: set[str] = set(get_command(app).commands)  # type: ignore[attr-defined]
+    assert set(GUIDES) == commands
+    assert [path for path in SECTIONS if f"`{path}`" not in PAGES["stack-file"]] == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["`name`", "`nodes.<group>.elastic.min`", "`users[].uid`", "`hosts[].private_ip`", "`limits.idle_gpu.action`"],
+)
+def test_the_stack_file_page_contains_nested_keys(key: str) -> None:
+    assert f"| {key} |" in PAGES["stack-file"]
+
+
+def test_the_page_on_checks_contains_each_platform() -> None:
+    text = checks_page()
+    assert "| `machine-known` | error | Every machine type exists on the platform. |" in text
+    assert [title for title in ("Azure", "Google Cloud", "Existing hosts") if f"## {title}" not in text] == []
+
+
+def test_the_example_on_the_stack_file_page_is_valid() -> None:
+    example = PAGES["stack-file"].partition("```yaml\n")[2].partition("```")[0]
+    assert parse_stack(example, "example").plan.name == "yard"
