@@ -23,11 +23,11 @@ from trainyard.project import ROOT
 FOLDER = ROOT / "docs" / "images"
 SESSION = (
     "yard nodes",
-    "yard submit train-tiny --name first --follow",
-    "yard top",
+    "yard submit allreduce --follow",
+    "yard ps",
 )
-_COLUMNS = 100
-_MOST_LINES = 24
+_COLUMNS = 120
+_MOST_LINES = 30
 _FRAME = """\
 <svg viewBox="0 0 {terminal_width} {terminal_height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -128,8 +128,10 @@ def session() -> str:
     environment = {**os.environ, "COLUMNS": str(_COLUMNS), "TERM": "xterm-256color"}
     for line in SESSION:
         console.print(Text.assemble(("$ ", "bold green"), (line, "bold")))
-        done = subprocess.run(shlex.split(line), capture_output=True, text=True, check=False, env=environment)
-        lines = (done.stdout + done.stderr).splitlines()
+        done = subprocess.run(
+            shlex.split(line), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment
+        )
+        lines = done.stdout.splitlines()
         if len(lines) > _MOST_LINES:
             lines[_MOST_LINES // 2 : -_MOST_LINES // 2] = ["..."]
         for shown in lines:
