@@ -106,6 +106,10 @@ _ITEM = {"people": "<name>", "accounts": "<name>", "nodes": "<group>", "machines
 """The placeholder for the names in a mapping."""
 
 
+_MANY = 1_000_000
+"""Higher maxima of numbers only refuse mistyped values, so the page omits them."""
+
+
 def tables() -> dict[tuple[str, str], str]:
     """Return the Markdown table for each page and name of a table."""
     schema = stack_schema()
@@ -178,32 +182,29 @@ def _leaves(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, .
 
 
 def _keys(model: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    rows: list[tuple[str, str, str]] = []
-    for path, about, default in _rows("", model, definitions):
+    rows: list[tuple[str, str]] = []
+    for path, about in _rows("", model, definitions):
         # Neighbours with the same meaning, for example the mirrors of several archives, share a row.
-        if rows and about and rows[-1][1:] == (about, default):
-            rows[-1] = (f"{rows[-1][0]}, `{path.rpartition('.')[2]}`", about, default)
+        if rows and rows[-1][1] == about:
+            rows[-1] = (f"{rows[-1][0]}, `{path.rpartition('.')[2]}`", about)
         else:
-            rows.append((f"`{path}`", about, default))
-    return _table(("key", "meaning", "default"), rows)
+            rows.append((f"`{path}`", about))
+    return _table(("key", "meaning"), rows)
 
 
-def _rows(prefix: str, model: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _rows(prefix: str, model: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     required = model.get("required", ())
     for key, field in model["properties"].items():
-        path = f"{prefix}{key}"
-        inner, repeated = _model(field, definitions)
         if key == "provider":
             continue
-        values = _values(field)
-        about = _about(field, None if inner is None else inner.get("description"))
-        if values and about.startswith("must be"):
-            about = ""
-        guide = f" ([guide]({SECTIONS[path]}))" if path in SECTIONS else ""
+        path = f"{prefix}{key}"
+        inner, repeated = _model(field, definitions)
         optional = any(choice.get("type") == "null" for choice in field.get("anyOf", ()))
         if inner is None or optional or repeated or path in SECTIONS:
-            default = "required" if key in required else _shown(field.get("default"))
-            yield path, (values + about[:1].upper() + about[1:] + guide).strip(), default
+            default = "Required." if key in required else _shown(field.get("default"))
+            guide = f"([guide]({SECTIONS[path]}))" if path in SECTIONS else ""
+            about = _about(field, None if inner is None else inner.get("description"))
+            yield path, " ".join(part for part in (about, default, guide) if part)
         if inner is not None and key != "platform" and path not in _REPEATED:
             place = f".{_ITEM[key]}" if key in _ITEM else "[]" if repeated else ""
             yield from _rows(f"{path}{place}.", inner, definitions)
@@ -225,27 +226,29 @@ def _model(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Ma
 
 
 def _about(field: Mapping[str, Any], inner: str | None) -> str:
-    """Return the field's docstring, or its rule if it has none."""
+    """Return the field's values and its docstring, or its rule if it has neither."""
     text: str = field.get("description") or inner or ""
-    return re.sub(r"(?s)(?<=\.) It must .*", "", text)
+    text = re.sub(r"(?s)(?<=\.) It must .*", "", text)
+    values = _values(field)
+    if values and text.startswith("must be"):
+        return values
+    text = text[:1].upper() + text[1:]
+    return f"{values} {text}".strip()
 
 
 def _values(field: Mapping[str, Any]) -> str:
     for choice in (field, *field.get("anyOf", ())):
         if "enum" in choice:
-            return ", ".join(f"`{value}`" for value in choice["enum"]) + ". "
-        if choice.get("type") in ("integer", "number") and "maximum" in choice:
-            low = choice.get("minimum", choice.get("exclusiveMinimum"))
-            return f"{low} to {choice['maximum']}. " if choice["maximum"] < 1_000_000 else ""  # noqa: PLR2004
+            return ", ".join(f"`{value}`" for value in choice["enum"]) + "."
+        if choice.get("type") in ("integer", "number") and choice.get("maximum", _MANY) < _MANY:
+            return f"{choice.get('minimum', choice.get('exclusiveMinimum'))} to {choice['maximum']}."
     return ""
 
 
 def _shown(value: Any) -> str:
-    if value is None or isinstance(value, dict):
+    if value is None or isinstance(value, dict) or value == []:
         return ""
-    if isinstance(value, list):
-        return f"`[{', '.join(map(str, value))}]`" if value else ""
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return f"Default: `{str(value).lower() if isinstance(value, bool) else value}`."
 
 
 def main() -> None:
