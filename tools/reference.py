@@ -233,6 +233,7 @@ def _about(field: Mapping[str, Any], inner: str | None) -> str:
     if values and text.startswith("must be"):
         return values
     text = text[:1].upper() + text[1:]
+    text += "." if text and not text.endswith((".", ")")) else ""
     return f"{values} {text}".strip()
 
 

@@ -370,7 +370,7 @@ class ClusterSpec(Model):
     monitoring: Annotated[MonitoringSpec, Field(examples=[{"retention_days": 15}], json_schema_extra=_or_boolean)] = (
         MonitoringSpec()
     )
-    """Metrics, alerts and their delivery."""
+    """Metrics and alerts: `true`, `false`, or a section with these keys."""
 
     @model_validator(mode="after")
     def _check_scheduler(self) -> Self:

@@ -38,6 +38,10 @@ def test_the_stack_file_page_contains_nested_keys(key: str) -> None:
     assert f"| {key} |" in PAGES["stack-file"]
 
 
+def test_rules_without_a_docstring_are_sentences() -> None:
+    assert "| `monitoring.email.to` | Must be an e-mail address. Required. |" in PAGES["stack-file"]
+
+
 def test_the_page_on_checks_contains_each_platform() -> None:
     text = checks_page()
     assert "| `machine-known` | error | Every machine type exists on the platform. |" in text

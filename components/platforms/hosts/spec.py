@@ -135,7 +135,8 @@ class HostsSpec(ExistingHostsSpec):
     user: Annotated[Login, Field(examples=["ubuntu"])] = "root"
     """Default SSH user: root, or a user with passwordless sudo."""
     key: Annotated[KeyFile | None, Field(examples=["~/.ssh/id_ed25519"])] = None
-    """Default private key file. Without this field, the keys in the SSH agent are used."""
+    """Default private key file. The stack's state stores the key as a secret, because `destroy` needs it. Without this
+    field, the keys in the SSH agent are used."""
     machines: Annotated[
         dict[MachineName, MachineFacts],
         Field(
