@@ -136,6 +136,13 @@ def test_all_reduce_prints_its_table_and_is_accounted(cluster: Project) -> None:
     assert "busbw" in table
     assert "# Avg bus bandwidth" in table
     assert cluster.on(HEAD, f"sudo sacct -n -X -P -o jobname,state -j {job}").split()[-1] == "allreduce|COMPLETED"
+    shown = cluster.yard("top").out
+    assert FIRST in shown
+    assert SECOND in shown
+    cluster.yard("report", str(job), "--output", str(cluster.folder / "report.html"))
+    page = (cluster.folder / "report.html").read_text()
+    for part in (f"Job {job}: allreduce", FIRST, SECOND, "completed"):
+        assert part in page, part
 
 
 def test_job_continues_after_a_killed_worker(cluster: Project, tmp_path: Path) -> None:
