@@ -90,7 +90,7 @@ class UserSpec(Model):
     ssh_keys: Annotated[tuple[PublicKey, ...], Field(examples=[["ssh-ed25519 AAAA... ann@laptop"]])] = ()
     """The person's OpenSSH public keys. Required without `ssh.ca`."""
     admin: bool = False
-    """Whether the person can use sudo without a password, and cancel and read all jobs."""
+    """Whether the person can log in as `ops`, who can use sudo, and cancel and read all jobs."""
     uid: Annotated[
         int | None,
         Field(ge=FIRST_UID, le=LAST_UID, strict=True, description="must be a whole number", examples=[12345]),

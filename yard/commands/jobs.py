@@ -36,7 +36,7 @@ _JOB = re.compile(r"[1-9][0-9]*|last")
 
 def _job(text: str) -> str:
     if _JOB.fullmatch(text) is None:
-        raise typer.BadParameter(f"'{text}' is neither a job number nor `last`")
+        raise typer.BadParameter(f"'{text}' is neither a job number nor `last`; `yard ps` lists the numbers")
     return text
 
 

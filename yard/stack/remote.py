@@ -125,6 +125,11 @@ class Remote:
             raise UnreachableError(
                 f"cannot reach {head.name}: no tunnel: {reason}. Fix: log in if necessary; otherwise {start}"
             )
+        if self.stack.login and "Permission denied" in message:
+            raise RemoteError(
+                f"{head.name} accepts none of your SSH keys: {message} Fix: run `ssh-add FILE` with the key that the "
+                "stack file contains for you, or ask an operator of the cluster which key that is"
+            )
         kind = RemoteError if any(text in message for text in _REFUSED) else UnreachableError
         raise kind(f"cannot reach {head.name} ({head.address} port {head.port}): {message}; {start}")
 

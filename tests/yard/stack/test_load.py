@@ -221,6 +221,17 @@ def test_a_persons_expired_certificate_is_reported(
         Remote(load_stack("local")).run("true")
 
 
+def test_a_person_whose_key_is_not_offered_is_told_to_add_it(
+    stack: FakeStack, local: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.export({"cluster": dumped(replace(local, users={"ann": "user"}))})
+    monkeypatch.setenv("TRAINYARD_USER", "ann")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    stack.program("ssh", "echo 'ann@127.0.0.1: Permission denied (publickey).' >&2; exit 255")
+    with pytest.raises(RemoteError, match=r"^yard-head accepts none of your SSH keys: ann@.* Fix: run `ssh-add FILE`"):
+        Remote(load_stack("local")).run("true")
+
+
 def test_a_file_replaces_the_backend(stack: FakeStack, file: Path, local: Cluster) -> None:
     loaded = load_stack("local", file=file)
     assert loaded.cluster == local
