@@ -221,7 +221,7 @@ def test_a_persons_expired_certificate_is_reported(
         Remote(load_stack("local")).run("true")
 
 
-def test_a_person_whose_key_is_not_offered_is_told_to_add_it(
+def test_a_key_that_ssh_does_not_offer_has_a_fix(
     stack: FakeStack, local: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack.export({"cluster": dumped(replace(local, users={"ann": "user"}))})
