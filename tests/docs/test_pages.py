@@ -31,6 +31,7 @@ from yard.commands.cli import app
 from yard.doctor.checks import CHECKS
 from yard.environments.definition import environment_names
 from yard.job.launcher import LAUNCHERS
+from yard.job.spec import PROVIDED
 from yard.run.queue import parse_scontrol
 from yard.stack.workspace import PLUGINS, added_keys
 
@@ -250,6 +251,14 @@ def test_every_tutorial_has_a_runnable_block() -> None:
     assert len(TUTORIALS) >= 4
     without = [page.name for page in TUTORIALS if not any(info == "sh run" for info, _ in blocks(page.read_text()))]
     assert without == []
+
+
+def test_the_script_of_the_tutorial_runs_without_a_job_file() -> None:
+    page = (ROOT / "docs" / "tutorials" / "your-own-script.md").read_text()
+    script = page.partition("cat >train.py <<'EOF'\n")[2].partition("\nEOF\n")[0]
+    required = set(re.findall(r'os\.environ\["(\w+)"\]', script))
+    assert required
+    assert required <= set(PROVIDED) - {"CHECKPOINT_DIR", "ARRAY_INDEX"}
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ PROVIDED = (
     "BUSBW_FLOOR",
     "ARRAY_INDEX",
 )
-"""Environment variables that are set for every rank. ARRAY_INDEX is set only in arrays. `args` and `env` can refer to
-these variables as $NAME."""
+"""Environment variables that are set for every rank, CHECKPOINT_DIR only with `checkpoint_dir` and ARRAY_INDEX only in
+arrays. `args` and `env` can refer to these variables as $NAME."""
 
 _VARIABLE = re.compile(r"\$(?:\{(\w*)\}|(\w+))")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
