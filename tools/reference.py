@@ -31,7 +31,7 @@ GUIDES = {
     "code": "sessions.md#editors",
     "cost": "cost.md#what-the-cluster-has-cost",
     "cp": "data.md",
-    "dashboards": "monitoring.md#dashboards",
+    "dashboards": "monitoring.md#look-at-the-metrics",
     "data": "data.md#token-files",
     "diff": "reports.md#afterwards",
     "doctor": "troubleshooting.md#cluster-checks",
@@ -169,8 +169,7 @@ def _commands() -> Iterator[tuple[str, str]]:
             needed = (item for item in leaf.params if item.param_type_name == "option" and item.required)
             arguments += [f"{item.opts[0]} {item.metavar or item.name.upper()}" for item in needed]
             about = leaf.help.split("\n\n")[0]
-            guide = f" ([guide]({GUIDES[name]}))" if GUIDES[name] else ""
-            yield f"`{' '.join(('yard', *words, *arguments))}`", about + guide
+            yield _linked(" ".join(("yard", *words, *arguments)), GUIDES[name]), about
 
 
 def _leaves(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -181,6 +180,10 @@ def _leaves(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, .
         yield from _leaves((*words, name), child)
 
 
+def _linked(code: str, guide: str | None) -> str:
+    return f"[`{code}`]({guide})" if guide else f"`{code}`"
+
+
 def _keys(model: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     rows: list[tuple[str, str]] = []
     for path, about in _rows("", model, definitions):
@@ -188,7 +191,7 @@ def _keys(model: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         if rows and rows[-1][1] == about:
             rows[-1] = (f"{rows[-1][0]}, `{path.rpartition('.')[2]}`", about)
         else:
-            rows.append((f"`{path}`", about))
+            rows.append((_linked(path, SECTIONS.get(path)), about))
     return _table(("key", "meaning"), rows)
 
 
@@ -202,9 +205,8 @@ def _rows(prefix: str, model: Mapping[str, Any], definitions: Mapping[str, Any])
         optional = any(choice.get("type") == "null" for choice in field.get("anyOf", ()))
         if inner is None or optional or repeated or path in SECTIONS:
             default = "Required." if key in required else _shown(field.get("default"))
-            guide = f"([guide]({SECTIONS[path]}))" if path in SECTIONS else ""
             about = _about(field, None if inner is None else inner.get("description"))
-            yield path, " ".join(part for part in (about, default, guide) if part)
+            yield path, " ".join(part for part in (about, default) if part)
         if inner is not None and key != "platform" and path not in _REPEATED:
             place = f".{_ITEM[key]}" if key in _ITEM else "[]" if repeated else ""
             yield from _rows(f"{path}{place}.", inner, definitions)

@@ -57,22 +57,21 @@ class HeadSpec(Model):
     machine: MachineName
     """Machine type of the head."""
     host: Annotated[HostName | None, Field(examples=["node1"])] = None
-    """The existing host that becomes the head. Default: the first host. The head also runs jobs if a node group lists
-    it."""
+    """Existing host that becomes the head. Default: the first. It also runs jobs if a group lists it."""
 
 
 class CapacitySpec(Model):
     """Billing for the machines in a node group."""
 
     kind: Annotated[Literal["on_demand", "spot", "reservation"], Field(examples=["on_demand"])] = "on_demand"
-    """Spot machines cost less, but the cloud can evict them at any time."""
+    """The cloud can evict Spot machines at any time."""
     reservation: Annotated[
         str | None,
         Field(
             min_length=1, max_length=512, description="must be the name or id of a reservation", examples=["my-a100s"]
         ),
     ] = None
-    """Name or id of the reservation, for `kind: reservation`."""
+    """Its name or id, for `kind: reservation`."""
 
     @model_validator(mode="after")
     def _check_reservation(self) -> Self:
@@ -88,11 +87,11 @@ class ElasticSpec(Model):
     """When the head stops the machines of a node group."""
 
     min: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[0])] = 0
-    """How many of the machines are always on."""
+    """Machines that are always on."""
     idle_minutes: Annotated[
         int, Field(ge=1, le=10_080, strict=True, description="must be a whole number of minutes", examples=[20])
     ] = 20
-    """How long a machine runs no jobs until it is stopped."""
+    """Time without jobs until a machine stops."""
 
 
 class IdleSpec(Model):
@@ -101,8 +100,7 @@ class IdleSpec(Model):
     minutes: Annotated[
         int, Field(ge=1, le=10_080, strict=True, description="must be a whole number of minutes", examples=[60])
     ]
-    """The time without an SSH connection to the head and without a running or waiting job, after which the cluster
-    stops."""
+    """Time without a job and without an SSH connection to the head until the cluster stops."""
     action: Annotated[Literal["stop"], Field(examples=["stop"])] = "stop"
 
 
@@ -117,21 +115,21 @@ class GroupSpec(Model):
     model_config = ConfigDict(json_schema_extra=_count_or_hosts)
 
     machine: MachineName
-    """Machine type of the group's nodes."""
+    """Machine type of the nodes."""
     count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
     """Number of nodes. Required, unless `hosts` lists them."""
     hosts: Annotated[tuple[HostName, ...], Field(examples=[["node1", "node2"]])] = ()
-    """The existing hosts in the group, instead of `count`."""
+    """Existing hosts, instead of `count`."""
     placement: Annotated[Literal["none", "compact", "same_fabric"], Field(examples=["none"])] = "none"
-    """Where the machines are placed: anywhere, close together, or in one InfiniBand fabric."""
+    """Anywhere, close together, or in one InfiniBand fabric."""
     capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
     driver: Annotated[Literal["image", "install", "none"] | None, Field(examples=["image"])] = None
-    """Whether NVIDIA's driver is in the image, installed, or missing. The platform's page states the default."""
+    """Whether NVIDIA's driver is in the image, is installed, or is missing."""
     spares: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[1])] = 0
-    """How many of the nodes run no jobs until they replace a lost or drained node. Requires Slurm."""
+    """Nodes that run no jobs until they replace a lost or drained node. Requires Slurm."""
 
     elastic: Annotated[ElasticSpec | None, Field(examples=[{"min": 0, "idle_minutes": 20}])] = None
-    """If given, the head stops idle machines and starts them for waiting jobs. Requires Slurm."""
+    """The head stops idle machines and starts them for waiting jobs. Requires Slurm."""
 
     @model_validator(mode="before")
     @classmethod
@@ -170,17 +168,17 @@ class AccessSpec(Model):
         tuple[Annotated[Cidr, Field(examples=["203.0.113.0/24"])], ...],
         Field(examples=[["203.0.113.0/24"]]),
     ] = ()
-    """CIDR ranges that may connect to the head's public address over SSH. Clouds require one with `via: public`."""
+    """CIDR ranges that may connect to the head over SSH. Required on clouds with `via: public`."""
     via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
-    """How SSH reaches the head: through its public address, the cloud's SSH gateway, or its private address."""
+    """SSH uses the head's public address, the cloud's SSH gateway, or the private address."""
 
 
 class SshSpec(Model):
     """SSH logins of people."""
 
     ca: Annotated[PublicKey | None, Field(examples=["ssh-ed25519 AAAA... ca@example.org"])] = None
-    """The OpenSSH public key of an existing certificate authority. People can log in with its certificates, if the
-    name in `users` is a principal."""
+    """Public key of an existing certificate authority. People log in with its certificates whose principal is the name
+    in `users`."""
 
 
 class SharedStorageSpec(Model):
@@ -189,11 +187,11 @@ class SharedStorageSpec(Model):
     kind: Annotated[
         Literal["head_nfs", "azure_files", "azure_netapp", "filestore", "external"], Field(examples=["head_nfs"])
     ] = "head_nfs"
-    """The file server. Every platform supports `head_nfs`, where the head is the NFS server."""
+    """The file server. With `head_nfs`, which every platform supports, it is the head."""
     size_gib: Annotated[
         int, Field(ge=100, le=102400, strict=True, description="must be a whole number of GiB", examples=[1024])
     ] = 1024
-    """Size of the storage in GiB."""
+    """Size in GiB."""
     address: Annotated[
         str | None,
         Field(pattern=r"^[A-Za-z0-9.-]{1,253}$", description="must be a host name or address", examples=["10.0.0.9"]),
@@ -203,7 +201,7 @@ class SharedStorageSpec(Model):
         str | None,
         Field(pattern=r"^/[A-Za-z0-9._/-]{0,200}$", description="must be an absolute path", examples=["/export"]),
     ] = None
-    """The export for `kind: external`. On existing hosts, the folder on the head that becomes /shared."""
+    """The export for `kind: external`; on existing hosts, the head's folder that becomes /shared."""
 
     @model_validator(mode="after")
     def _check_address_and_path(self) -> Self:
@@ -225,10 +223,10 @@ class IdleGpuSpec(Model):
     minutes: Annotated[
         int, Field(ge=10, le=10_080, strict=True, description="must be a whole number of minutes", examples=[30])
     ]
-    """How long all GPUs of a job on all its nodes may have a utilization of 0 %."""
+    """How long all GPUs of a job may have a utilization of 0 %."""
     action: Annotated[Literal["warn", "end", "requeue"], Field(examples=["end"])] = "warn"
-    """What the head does after this time. Each action is preceded by a warning in the job's output after half of the
-    time. `requeue` ends jobs that Slurm cannot requeue, such as sessions."""
+    """What follows, after a warning in the job's output at half of the time. `requeue` ends jobs that Slurm cannot
+    requeue, such as sessions."""
 
 
 class LimitsSpec(Model):
@@ -237,21 +235,21 @@ class LimitsSpec(Model):
     max_usd_per_hour: Annotated[
         float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
     ] = None
-    """How much machines, shared storage and gateway may cost at known list prices. A preview lists unknown prices."""
+    """The most that machines, shared storage and gateway may cost at known list prices."""
     max_usd_per_month: Annotated[int | None, Field(ge=1, le=100_000_000, examples=[20_000])] = None
-    """How much the cluster may cost in a calendar month (UTC) at known list prices, as `yard cost` computes it. When
-    this is spent, no new jobs start, and idle machines of elastic groups stop. Requires Slurm."""
+    """The most that the cluster may cost in a calendar month (UTC), as `yard cost` computes it. When it is spent, no
+    new jobs start, and idle machines of elastic groups stop. Requires Slurm."""
     when_spent: Annotated[Literal["finish", "requeue"], Field(examples=["finish"])] = "finish"
-    """What happens to running jobs when `max_usd_per_month` is spent: they continue (`finish`), or those in elastic
-    groups are requeued after a notice of five minutes (`requeue`)."""
+    """Then running jobs continue (`finish`), or those in elastic groups are requeued after a notice of five minutes
+    (`requeue`)."""
     idle_gpu: Annotated[IdleGpuSpec | None, Field(examples=[{"minutes": 30, "action": "end"}])] = None
-    """If given, jobs that do not use their GPUs are warned, and can be ended or requeued."""
+    """Jobs that do not use their GPUs are warned, and can be ended or requeued."""
     each_person: Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])] = FairUseSpec()
     """The limits of each person. Keys in `people` replace them."""
     people: _Limited = Field(default_factory=dict, examples=[{"ann": {"gpus": 8}}])
     """Limits of people by name, over all their accounts. `null` removes a limit of `each_person`."""
     accounts: _Limited = Field(default_factory=dict, examples=[{"vision": {"gpus": 16}}])
-    """Limits of Slurm accounts by name. They apply in addition to those of people."""
+    """Limits of Slurm accounts by name, in addition to those of people."""
 
     def of_person(self, name: str) -> FairUseSpec:
         """Return the limits of a person."""
@@ -266,12 +264,10 @@ class GatesSpec(Model):
         Literal["default", "off"] | Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)],
         Field(description="must be default, off or the minimum bus bandwidth in GB/s", examples=["default", 185]),
     ] = "default"
-    """The all-reduce bandwidth under Slurm. With `default`, real GPUs are measured and compared with the floors of
-    their machine type. A number is the floor in GB/s for pairs of nodes and, if the machine type has no floor, for
-    a group's only node. Without a floor, results are only recorded."""
+    """The lowest all-reduce bandwidth under Slurm: that of the machine type, for real GPUs (`default`), or a number in
+    GB/s for pairs of nodes."""
     unmeasured: Annotated[Literal["warn", "drain"], Field(examples=["warn"])] = "warn"
-    """What happens to a node whose all-reduce does not start or prints no result: `warn` only prints a warning, and
-    `drain` also drains the node."""
+    """Whether a node whose all-reduce does not start is also drained."""
 
     @field_validator("nccl_busbw", mode="before")
     @classmethod
@@ -301,7 +297,7 @@ class MirrorsSpec(Model):
     nvidia_pyxis: Mirror = None
     google_cloud: Mirror = None
     pypi: Annotated[Mirror, Field(examples=["https://mirror.example.org/pypi/simple"])] = None
-    """The Python package index that pip uses by default on every node."""
+    """The Python package index of pip on every node."""
 
     def by_archive(self) -> dict[str, str]:
         """Return a mapping from archive to its mirror's URL, in the order of the fields."""
@@ -322,35 +318,35 @@ class ClusterSpec(Model):
     """A cluster."""
 
     name: Annotated[Name, Field(examples=["yard"])]
-    """Name of the cluster. Hosts are named `<name>-head` and `<name>-<group>-<i>`."""
+    """Name of the cluster, with which the names of its hosts begin."""
     platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
     scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
-    """The job scheduler. With `none`, `yard` starts jobs over SSH."""
+    """With `none`, `yard` starts jobs over SSH."""
     containers: Annotated[Literal["none", "docker", "enroot"] | None, Field(examples=["docker"])] = None
     """Container runtime for jobs. `docker` requires `scheduler: none`, and lets the job user become root on every node.
-    Default: `enroot` if the platform creates machines with NVIDIA GPUs, otherwise `none`."""
+    Default: `enroot` on created machines with NVIDIA GPUs, otherwise `none`."""
     network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
     head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
     nodes: Annotated[
         dict[GroupName, Annotated[GroupSpec, Field(examples=[{"machine": "vm-gpu2", "count": 2}])]],
         Field(min_length=1, max_length=MAX_GROUPS, examples=[{"gpu": {"machine": "vm-gpu2", "count": 2}}]),
     ]
-    """Node groups by name. Each is a Slurm partition."""
+    """Node groups (Slurm partitions) by name."""
     storage: Annotated[StorageSpec, Field(examples=[{"shared": {"kind": "head_nfs"}}])] = StorageSpec()
     access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
     limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()
     gates: Annotated[GatesSpec, Field(examples=[{"nccl_busbw": "default"}])] = GatesSpec()
     idle: Annotated[IdleSpec | None, Field(examples=[{"minutes": 60, "action": "stop"}])] = None
-    """If given, an idle cluster stops, and `yard wake` starts it again. Requires that all node groups are elastic."""
+    """An idle cluster stops, and `yard wake` starts it again. Requires that all node groups are elastic."""
     repair: Annotated[Literal["ask", "auto"], Field(examples=["ask"])] = "ask"
-    """How `yard heal --auto`, which a timer runs, repairs faulty nodes: `ask` only prints the steps, and `auto` also
-    reboots nodes and replaces machines. `auto` requires Slurm."""
+    """Whether `yard heal --auto`, which a timer runs, only prints the steps or also reboots and replaces machines
+    (`auto`, with Slurm)."""
     mirrors: Annotated[MirrorsSpec, Field(examples=[{"debian": "http://mirror.example.org/debian"}])] = MirrorsSpec()
     users: Annotated[
         tuple[UserSpec, ...],
         Field(max_length=500, examples=[[{"name": "ann", "ssh_keys": ["ssh-ed25519 AAAA... ann@laptop"]}]]),
     ] = ()
-    """The people who use the cluster with their own accounts. Requires Slurm. Not on existing hosts."""
+    """People with their own accounts. Requires Slurm. Not on existing hosts."""
     ssh: Annotated[SshSpec, Field(examples=[{"ca": "ssh-ed25519 AAAA... ca@example.org"}])] = SshSpec()
     silence: Annotated[
         tuple[
@@ -366,11 +362,11 @@ class ClusterSpec(Model):
         ],
         Field(examples=[["head-gpus-idle"]]),
     ] = ()
-    """IDs of checks whose warnings and notes are not printed."""
+    """IDs of checks whose warnings and notes are hidden."""
     monitoring: Annotated[MonitoringSpec, Field(examples=[{"retention_days": 15}], json_schema_extra=_or_boolean)] = (
         MonitoringSpec()
     )
-    """Metrics and alerts: `true`, `false`, or a section with these keys."""
+    """`true`, `false`, or a section with these keys."""
 
     @model_validator(mode="after")
     def _check_scheduler(self) -> Self:

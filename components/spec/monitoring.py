@@ -36,7 +36,7 @@ class MonitoringSpec(Model):
     """Metrics, alerts and their delivery. `true` and `false` turn them on and off with the default values."""
 
     enabled: Annotated[bool | None, Field(strict=True, description="must be true or false", examples=[True])] = None
-    """Whether metrics are stored. Default: only on clouds, where machines cost money."""
+    """Whether metrics are stored. Default: only on clouds."""
     retention_days: Annotated[
         int, Field(ge=1, le=400, strict=True, description="must be a whole number of days", examples=[15])
     ] = 15
@@ -44,11 +44,11 @@ class MonitoringSpec(Model):
     retention_gb: Annotated[
         int, Field(ge=1, le=1000, strict=True, description="must be a whole number of GB", examples=[5])
     ] = 5
-    """How much of the head's root disk metrics use at most. The oldest metrics are deleted first."""
+    """The most that metrics use of the head's root disk. The oldest are deleted first."""
     webhook: Annotated[
         str | None, Field(pattern=WEBHOOK, description="must be a URL", examples=["https://hooks.example.org/alerts"])
     ] = None
-    """The URL that receives alerts. If it is a secret, use the key `trainyard:alert_webhook` instead."""
+    """URL that receives alerts. For a secret, use `trainyard:alert_webhook` instead."""
     email: Annotated[MailSpec | None, Field(examples=[{"to": "ops@example.org", "relay": "mail.example.org:25"}])] = (
         None
     )

@@ -90,15 +90,14 @@ class UserSpec(Model):
     ssh_keys: Annotated[tuple[PublicKey, ...], Field(examples=[["ssh-ed25519 AAAA... ann@laptop"]])] = ()
     """The person's OpenSSH public keys. Required without `ssh.ca`."""
     admin: bool = False
-    """Whether the person can log in as `ops`, who can use sudo, and cancel and read all jobs."""
+    """Whether the person can log in as `ops`, use sudo, and cancel and read all jobs."""
     uid: Annotated[
         int | None,
         Field(ge=FIRST_UID, le=LAST_UID, strict=True, description="must be a whole number", examples=[12345]),
     ] = None
-    """The uid on every node. Default: a number that depends only on the name."""
+    """The uid on every node. Default: computed from the name."""
     accounts: Annotated[tuple[AccountName, ...], Field(examples=[["vision"]])] = ()
-    """The Slurm accounts whose resources the person's jobs can use, beginning with the default. Each account is also a
-    group. Default: `people`."""
+    """The Slurm accounts of the person's jobs, which are also groups; the first is the default. Default: `people`."""
 
     @property
     def number(self) -> int:
@@ -118,7 +117,7 @@ class FairUseSpec(Model):
     gpus: Annotated[Amount, Field(examples=[8])] = None
     """The most GPUs that running jobs use at once."""
     gpu_hours_per_month: Annotated[Amount, Field(examples=[1000])] = None
-    """The most GPU hours in a calendar month. A job starts only if the hours last until its time limit."""
+    """The most GPU hours in a calendar month, counted up to each job's time limit."""
     time: Annotated[
         str | None,
         Field(
@@ -127,9 +126,9 @@ class FairUseSpec(Model):
             examples=["2d"],
         ),
     ] = None
-    """The longest time limit of a job. Jobs without a time limit get this one."""
+    """The longest time limit of a job, and the default."""
     priority: Annotated[int, Field(ge=1, le=10_000, strict=True, description="must be a whole number")] = 1
-    """The share of the cluster, in relation to other accounts or other people of the same account."""
+    """The share of the cluster, in relation to other accounts or people of the same account."""
 
     @property
     def minutes(self) -> int | None:

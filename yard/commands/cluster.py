@@ -35,7 +35,7 @@ def ssh(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Log in, or run the command after `--`. A single argument is a command line for the remote shell."""
+    """Log in, or run the command after `--` (a single argument is a line for the remote shell)."""
     from yard.stack.remote import shell
 
     remote = remote_of(stack, outputs)
@@ -59,7 +59,7 @@ def nodes(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """List the hosts in the cluster, their Slurm state and the reason for it."""
+    """List the hosts, their Slurm state and the reason for it."""
     from yard.run.jobs import list_nodes
 
     list_nodes(remote_of(stack, outputs), as_json, history=history)
@@ -174,7 +174,7 @@ def sleep(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Stop all machines of the cluster, and keep the queue and the files. Requires `idle` in the stack file."""
+    """Stop all machines, and keep queue and files. Requires `idle` in the stack file."""
     from yard.stack.sleep import sleep as stop
 
     stop(admin_of(stack, outputs, "yard sleep"), as_json, force=force)
@@ -202,7 +202,7 @@ def scan(
     through: Annotated[str | None, typer.Option("--through", help="SSH host from which to connect.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the host key of each host. Before you use a key in the stack file, compare its fingerprint on the host."""
+    """Print each host's key. Compare its fingerprint on the host before you use it."""
     from yard.stack.hosts import scan as look
 
     found = [look(target, through) for target in targets]
@@ -223,7 +223,7 @@ def forget(
     as_json: JsonOption = False,
     stack: StackOption = "local",
 ) -> None:
-    """Remove a dead host from the stack, so that `pulumi up` and `pulumi destroy` do not wait for it."""
+    """Remove a dead host, so that `pulumi up` and `destroy` do not wait for it."""
     from yard.stack.hosts import forget_host
 
     urn = forget_host(stack, host)

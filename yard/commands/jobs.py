@@ -196,7 +196,7 @@ def run(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Start a shell, or the command after `--`, on the first allocated node. The nodes are released afterwards.
+    """Allocate nodes, and run a shell or the command after `--` on the first one.
 
     With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
     """
@@ -275,7 +275,7 @@ def recipes(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the recipes, which are jobs included with yard."""
+    """List the included jobs."""
     from yard.job.loader import describe, recipe_names
     from yard.show import say, say_json, table
 
@@ -363,7 +363,7 @@ def cost(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Show what the cluster has cost at list prices, by day and node group, and a forecast."""
+    """Show what the cluster has cost at list prices, and a forecast."""
     from yard.run.cost import show_cost, show_job_bill, show_job_costs
 
     if job is not None:
@@ -385,7 +385,7 @@ def logs(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Print a job's log, including the output of earlier starts."""
+    """Print a job's log."""
     remote = remote_of(stack, outputs)
     number = _number(remote, job)
     if follow:

@@ -42,7 +42,7 @@ def drain(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Take nodes out of service. Their running jobs continue, and no further jobs start on them.
+    """Take nodes out of service. Their running jobs continue.
 
     The nodes stay out of service until `yard undrain`, because no automatic repair returns them.
     """
@@ -59,7 +59,7 @@ def undrain(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Return drained nodes to service, unless a health check of a node fails."""
+    """Return nodes that a person drained, or in quarantine, unless a health check fails."""
     from yard.repair import drain as drains
 
     drains.undrain(admin_of(stack, outputs, "yard undrain"), list(dict.fromkeys(nodes)), as_json, force=force)
@@ -81,7 +81,7 @@ def roll(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Replace the machines of a group: drain nodes, wait for their jobs, run `pulumi up`, and continue.
+    """Replace the machines of a group, one after another, when their jobs have ended.
 
     New machines use the user-data and the image of this version. The same command continues an interrupted roll.
     """
@@ -105,7 +105,7 @@ def replace(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Replace the machine of one worker: drain it, wait for its jobs, run `pulumi up`, and return it to service.
+    """Replace the machine of one worker after its jobs have ended.
 
     The same command continues an interrupted replacement.
     """

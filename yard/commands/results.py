@@ -36,7 +36,7 @@ def report(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Write a page about a job: training, ranks, starts, goodput, cost, nodes and the flight record.
+    """Write a page about a job: training, ranks, starts, goodput, cost and nodes.
 
     The page is one HTML file, which needs no network. JOB is a number; the default is your newest job. With --cluster,
     the page contains the jobs, the cost and the nodes of the last days.
@@ -116,7 +116,7 @@ def pull(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Copy the records of jobs to this computer, so that they remain after `pulumi destroy`.
+    """Copy the records of jobs to this computer before `pulumi destroy`.
 
     The folder needs about 50 KB for each job. Records of ended jobs that are already there are not copied again. An
     admin of a cluster with people copies the records of all jobs.

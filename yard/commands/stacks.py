@@ -215,7 +215,7 @@ def schema(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line.")] = False,
 ) -> None:
-    """Print the JSON Schema of stack files (stacks/schema.json), or of the document that a command prints."""
+    """Print the JSON Schema of stack files, or of the document that a command prints."""
     if command:
         files = {file.stem: file for file in (Path(__file__).parents[1] / "schemas").glob("*.json")}
         name = "-".join(command)
@@ -234,7 +234,7 @@ def dashboards(
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder for the files.")] = Path("dashboards"),
     as_json: JsonOption = False,
 ) -> None:
-    """Write Grafana dashboards for a cluster's metrics (docs/monitoring.md), one JSON file for each."""
+    """Write Grafana dashboards for the metrics as JSON files."""
     from yard.dashboards import write
 
     try:
@@ -271,7 +271,7 @@ def prices(context: typer.Context, as_json: JsonOption = False) -> None:
 
 @price_list.command()
 def update(as_json: JsonOption = False) -> None:
-    """Update Azure's prices in components/catalog/prices.yaml from its public price list."""
+    """Update Azure's prices from its public price list."""
     if not project.is_checkout():
         raise ClusterError(
             "`yard prices update` changes the catalog, which is installed with this version of yard. Fix: run it in a "
@@ -299,7 +299,7 @@ def bake(
     as_json: JsonOption = False,
     stack: StackOption = "local",
 ) -> None:
-    """Build an image that contains the packages and settings of a stack's machines.
+    """Build an image with the packages and settings of a stack's machines.
 
     The name of the image contains a hash of its content, so an image that exists is not built again. New machines start
     from the image if `platform.baked_image` in the stack file is the printed value.

@@ -43,7 +43,7 @@ def build(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Build an environment on the shared file system, and print its path. An existing environment is not changed."""
+    """Build an environment on the shared file system, unless it exists, and print its path."""
     from yard.environments.definition import definition_of
     from yard.run import environments
 
@@ -106,7 +106,7 @@ def synth(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Create a synthetic dataset with patterns that a model can learn, on the head unless --here is set."""
+    """Create a synthetic dataset that a model can learn, on the head unless --here is set."""
     from yard.run import data, dataset
 
     options = ["--tokens", tokens, "--vocab", str(vocab), "--seed", str(seed), *(["--force"] if force else [])]
@@ -160,7 +160,7 @@ def reproduce(
     ] = None,
     outputs: OutputsOption = None,
 ) -> None:
-    """Run the data preparation and the jobs of a blog post, and print its figures next to the new ones.
+    """Run the jobs of a blog post, and print its figures next to the new ones.
 
     The stack must exist (`yard init NAME --from POST`, `pulumi up`). Environments are built if they do not exist.
     """

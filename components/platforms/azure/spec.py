@@ -101,7 +101,7 @@ class NetappSpec(Model):
     """Settings for the shared storage `azure_netapp`. Its size is in `storage.shared`."""
 
     service_level: ServiceLevel = "Premium"
-    """Service level: 16, 64 or 128 MiB/s per TiB."""
+    """16, 64 or 128 MiB/s per TiB."""
 
 
 class AzureSpec(CloudSpec):
@@ -122,7 +122,7 @@ class AzureSpec(CloudSpec):
         AfterValidator(known_region),
     ]
     zone: Annotated[Literal["1", "2", "3"] | None, Field(examples=["1"])] = None
-    """Availability zone for all machines and disks. Default: Azure chooses. Availability sets cannot be in a zone."""
+    """Availability zone of all machines and disks. Default: Azure chooses. Availability sets cannot be in a zone."""
     subscription: Annotated[
         str | None,
         Field(
@@ -131,7 +131,7 @@ class AzureSpec(CloudSpec):
             examples=["00000000-0000-0000-0000-000000000000"],
         ),
     ] = None
-    """Subscription for all resources. Default: ARM_SUBSCRIPTION_ID or the subscription of `az login`."""
+    """Default: ARM_SUBSCRIPTION_ID, or that of `az login`."""
     image: Literal["azure-ubuntu-24.04-hpc"] = "azure-ubuntu-24.04-hpc"
     image_version: Annotated[
         str | None,
@@ -141,8 +141,7 @@ class AzureSpec(CloudSpec):
             examples=["24.04.2026072901"],
         ),
     ] = None
-    """Version of `image` instead of the pinned version, for example after Azure has withdrawn the pinned version.
-    Existing machines keep their image."""
+    """Replaces the pinned version, for example after Azure has withdrawn it."""
     custom_image: Annotated[
         str | None,
         Field(
@@ -154,7 +153,7 @@ class AzureSpec(CloudSpec):
             ],
         ),
     ] = None
-    """Custom image that was built from `image`. The bootstrap configures it in the same way as `image`."""
+    """Custom image that was built from `image`."""
     baked_image: Annotated[
         str | None,
         Field(
@@ -166,16 +165,16 @@ class AzureSpec(CloudSpec):
             ],
         ),
     ] = None
-    """Image that `yard bake` built from this stack file. Existing machines keep their image."""
+    """Image that `yard bake` built from this stack file."""
     boot_disk_gib: Annotated[int, Field(ge=64, le=4095, strict=True, examples=[256])] = 256
-    """Size of each machine's boot disk in GiB."""
+    """Boot disk of each machine in GiB."""
     services_cidr: Annotated[Cidr, Field(examples=["10.78.0.0/24"])] = IPv4Network("10.78.0.0/24")
-    """Address range outside the cluster's network for Bastion and NetApp Files, which need separate subnets."""
+    """Range outside the cluster's network for Bastion and NetApp Files."""
     netapp: Annotated[NetappSpec, Field(examples=[{"service_level": "Premium"}])] = NetappSpec()
     protect_storage: bool = True
     """Whether `destroy` keeps the shared files. To delete them, set it to false and run `up`, then `destroy`."""
     bastion_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
-    """Loopback port of the tunnel to the head during `pulumi up`, with `access.via: bastion`."""
+    """Loopback port of the tunnel to the head with `access.via: bastion`."""
 
     @field_validator("services_cidr")
     @classmethod

@@ -129,9 +129,9 @@ class FilestoreSpec(Model):
     """Settings for the shared storage `filestore`. Its size is in `storage.shared`."""
 
     tier: FilestoreTier = "ZONAL"
-    """Service tier, which determines performance, price, and whether files are replicated across zones."""
+    """Determines performance, price, and whether files are replicated across zones."""
     zone: Annotated[Zone | None, Field(examples=["us-central1-a"])] = None
-    """Zone of Filestore. Default: the nodes' zone. Regional tiers use the region of the zone."""
+    """Default: the nodes' zone. Regional tiers use its region."""
 
 
 class GcpSpec(CloudSpec):
@@ -153,7 +153,7 @@ class GcpSpec(CloudSpec):
         ),
     ]
     zone: Annotated[Zone, Field(examples=["us-central1-a"])]
-    """Zone of all machines, which also determines the region."""
+    """Zone of all machines."""
     image: Literal["gcp-ubuntu-24.04-nvidia-580"] = "gcp-ubuntu-24.04-nvidia-580"
     custom_image: Annotated[
         str | None,
@@ -163,7 +163,7 @@ class GcpSpec(CloudSpec):
             examples=["projects/my-project-123456/global/images/tcpx-v3"],
         ),
     ] = None
-    """Custom image that was built from `image`. The bootstrap configures it in the same way as `image`."""
+    """Custom image that was built from `image`."""
     baked_image: Annotated[
         str | None,
         Field(
@@ -172,20 +172,20 @@ class GcpSpec(CloudSpec):
             examples=["projects/my-project-123456/global/images/trainyard-ubuntu-24-04-0123456789abcdef"],
         ),
     ] = None
-    """Image that `yard bake` built from this stack file. Existing machines keep their image."""
+    """Image that `yard bake` built from this stack file."""
     boot_disk_gib: Annotated[int, Field(ge=50, le=65536, strict=True, examples=[200])] = 200
-    """Size of each machine's boot disk in GiB."""
+    """Boot disk of each machine in GiB."""
     boot_disk_type: Literal["pd-balanced", "pd-ssd", "hyperdisk-balanced"] | None = None
-    """Type of each machine's boot disk. Default: the default type of the machine family."""
+    """Type of the boot disks. Default: that of the machine family."""
     tier_1: bool = True
-    """Whether machines without GPUs use Tier_1 networking if their type supports it. Tier_1 costs extra."""
+    """Whether machines without GPUs use Tier_1 networking if possible. It costs extra."""
     fabric_cidr: Annotated[Cidr, Field(examples=["10.192.0.0/10"])] = IPv4Network("10.192.0.0/10")
-    """Address range for the networks of the GPU network interfaces. These networks are not routed to other networks."""
+    """Range for the networks of the GPUs' interfaces, which are not routed elsewhere."""
     filestore: Annotated[FilestoreSpec, Field(examples=[{"tier": "ZONAL"}])] = FilestoreSpec()
     protect_storage: bool = True
     """Whether `destroy` keeps the shared files. To delete them, set it to false and run `up`, then `destroy`."""
     iap_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
-    """Loopback port of the tunnel to the head during `pulumi up`, with `access.via: bastion`."""
+    """Loopback port of the tunnel to the head with `access.via: bastion`."""
 
     @field_validator("fabric_cidr")
     @classmethod

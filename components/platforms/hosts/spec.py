@@ -45,9 +45,9 @@ class Host(Model):
     """An existing host. `user` and `key` default to the fields of `platform`."""
 
     name: Annotated[HostName | None, Field(examples=["node1"])] = None
-    """Name of the host in the cluster. Default: `host-` and the address, with hyphens instead of dots."""
+    """Name in the cluster. Default: `host-` and the address, with hyphens."""
     address: Annotated[Address, Field(examples=["203.0.113.10"])]
-    """Address to which this machine or the jump host connects over SSH."""
+    """SSH address."""
     port: Annotated[Port, Field(examples=[22])] = 22
     user: Annotated[Login | None, Field(examples=["ubuntu"])] = None
     """SSH user: root, or a user with passwordless sudo."""
@@ -56,17 +56,16 @@ class Host(Model):
     host_key: Annotated[str | None, Field(examples=["ssh-ed25519 AAAA..."])] = None
     """Public SSH host key, which `yard hosts scan` prints."""
     proxy_jump: Annotated[str | None, Field(examples=["ubuntu@203.0.113.9:22"])] = None
-    """Jump host: the name of a host in this list, or [user@]address[:port] of a different machine."""
+    """Jump host: the name of a listed host, or [user@]address[:port]."""
     proxy_host_key: Annotated[str | None, Field(examples=["ssh-ed25519 AAAA..."])] = None
-    """Public SSH host key of a jump host that is not in this list."""
+    """Host key of a jump host that is not listed."""
     private_ip: IpAddress
-    """Private address, which must be in cluster.network.cidr."""
+    """Private address, in `network.cidr`."""
     interface: Annotated[
         str | None,
         Field(pattern=r"^[A-Za-z0-9._-]{1,15}$", description="must be the name of a network card", examples=["eth1"]),
     ] = None
-    """Network interface with the private address. The survey rejects the host if a different interface has the
-    address."""
+    """Interface with the private address. A host with the address on another one is refused."""
 
     @property
     def called(self) -> str:
@@ -89,7 +88,7 @@ class MachineFacts(Model):
         ),
     ] = None
     fabric: Annotated[Literal["ethernet", "infiniband", "roce"], Field(examples=["ethernet"])] = "ethernet"
-    """Network for collectives. The survey compares this value with the host."""
+    """Network for collectives, which the hosts must have."""
     rdma: Annotated[int, Field(ge=0, le=64, strict=True, description="must be a whole number", examples=[8])] = 0
     """Number of RDMA ports that must be up."""
 
@@ -126,17 +125,16 @@ class HostsSpec(ExistingHostsSpec):
     image: Annotated[
         Literal["debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04"], Field(examples=["ubuntu-24.04"])
     ]
-    """Operating system on all hosts."""
+    """Operating system of all hosts."""
     hosts: Annotated[
         tuple[Host, ...],
         Field(min_length=1, examples=[[{"address": "203.0.113.10", "private_ip": "10.0.0.10"}]]),
     ]
-    """All hosts. The head is `head.host`, or the first host by default."""
+    """All hosts."""
     user: Annotated[Login, Field(examples=["ubuntu"])] = "root"
-    """Default SSH user: root, or a user with passwordless sudo."""
+    """Default SSH user."""
     key: Annotated[KeyFile | None, Field(examples=["~/.ssh/id_ed25519"])] = None
-    """Default private key file. The stack's state stores the key as a secret, because `destroy` needs it. Without this
-    field, the keys in the SSH agent are used."""
+    """Default private key file, whose content the state stores as a secret. Default: the keys in the SSH agent."""
     machines: Annotated[
         dict[MachineName, MachineFacts],
         Field(
@@ -144,7 +142,7 @@ class HostsSpec(ExistingHostsSpec):
             examples=[{"h100": {"vcpus": 192, "memory_gib": 2048, "gpus": 8, "gpu_type": "h100"}}],
         ),
     ]
-    """Additional machine types that are not in the catalog."""
+    """Machine types that are not in the catalog."""
     rdma_devices: Annotated[
         tuple[
             Annotated[
@@ -157,14 +155,14 @@ class HostsSpec(ExistingHostsSpec):
         ],
         Field(examples=[["mlx5_0", "mlx5_3"]]),
     ] = ()
-    """RDMA devices for collectives, with the same names on all hosts. Default: all InfiniBand ports that are up."""
+    """RDMA devices for collectives on all hosts. Default: all InfiniBand ports that are up."""
     keep_files: bool = True
-    """Whether `destroy` keeps user files in /shared and in the job user's home on the head."""
+    """Whether `destroy` keeps files in /shared and in the job user's home."""
     power_command: Annotated[
         tuple[_Argument, ...], Field(max_length=16, examples=[["/usr/local/sbin/power-node"]])
     ] = ()
-    """Path and first arguments of the site's program on the head that turns the hosts of elastic groups on and off. The
-    arguments are not secret."""
+    """Path and first arguments (not secret) of the site's program on the head that turns hosts of elastic groups on and
+    off."""
 
     @field_validator("power_command")
     @classmethod

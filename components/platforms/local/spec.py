@@ -16,9 +16,9 @@ class LocalSpec(PlatformSpec):
 
     provider: Literal["local"]
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
-    """`auto` selects KVM if a test boot succeeds, and software emulation (tcg) otherwise."""
+    """`auto` selects KVM if a test boot succeeds, otherwise software emulation (tcg)."""
     ssh_port_base: Annotated[int, Field(ge=1024, le=60000, strict=True)] = 22100
-    """SSH port of the head on 127.0.0.1. Workers use the following 224 ports."""
+    """SSH port of the head on 127.0.0.1. Workers use the next 224 ports."""
     image: Literal["debian-13"] = "debian-13"
     baked_image: Annotated[
         str | None,
@@ -28,7 +28,7 @@ class LocalSpec(PlatformSpec):
             examples=["trainyard-debian-13-0123456789abcdef"],
         ),
     ] = None
-    """Image that `yard bake` built from this stack file. Existing machines keep their image."""
+    """Image that `yard bake` built from this stack file."""
 
     @property
     def baked_name(self) -> str | None:
