@@ -82,7 +82,7 @@ def hostfile(
 
 @app.command()
 def doctor(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
-    """Check names, routes, ports, keys, clocks, disks and versions on all hosts. Exits with code 1 if a check fails."""
+    """Check all hosts, and print causes and fixes. Exits with code 1 if a check fails."""
     from yard.doctor.checks import run_doctor
 
     raise typer.Exit(run_doctor(remote_of(stack, outputs), as_json))
@@ -103,7 +103,7 @@ def sync(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Send a directory with rsync, except files that git ignores and files that look like secrets."""
+    """Send a directory, except files that git ignores or that look like secrets."""
     from yard.tree.sync import SyncRequest
     from yard.tree.sync import sync as run
 
@@ -148,7 +148,7 @@ def refresh(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Read the stack's outputs again and rewrite the SSH files. Removes the files of a destroyed stack."""
+    """Read the outputs again and rewrite the SSH files, or remove those of a destroyed stack."""
     from yard.stack.load import load_stack, save_for_jobs
 
     if user is not None and save is None:

@@ -310,7 +310,7 @@ def ps(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """List waiting and running jobs, and jobs that ended in the last day."""
+    """List jobs, also those that ended in the last day."""
     from yard.run.jobs import list_jobs
 
     list_jobs(remote_of(stack, outputs), 7 if show_all else 1, as_json, long=long)
@@ -342,7 +342,7 @@ def usage(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Show the GPU hours of people and accounts, and their cost at list prices."""
+    """Show the GPU hours of people and accounts, and their cost."""
     from yard.run.fair_use import show_usage
 
     show_usage(remote_of(stack, outputs), month or f"{datetime.now(UTC):%Y-%m}", as_json)

@@ -194,7 +194,7 @@ def heal(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Show the next step for each faulty node: reboot, new machine or quarantine.
+    """Show the next step for each faulty node.
 
     Only --perform and --auto change anything. --auto ends with exit code 3 if a person must decide.
     """

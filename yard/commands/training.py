@@ -126,7 +126,7 @@ def verify(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Check the index, the tokens and the memory mapping on every host. Exits with code 1 if a check fails."""
+    """Check a dataset on every host. Exits with code 1 if a check fails."""
     from yard.run import data, dataset
 
     if here:
