@@ -198,8 +198,9 @@ def _keys(model: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 def _rows(prefix: str, model: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     required = model.get("required", ())
     for key, field in model["properties"].items():
-        if key == "provider":
+        if "const" in field:  # the key has only one possible value, for example provider
             continue
+
         path = f"{prefix}{key}"
         inner, repeated = _model(field, definitions)
         optional = any(choice.get("type") == "null" for choice in field.get("anyOf", ()))

@@ -38,6 +38,11 @@ def test_the_stack_file_page_contains_nested_keys(key: str) -> None:
     assert f"| {key} |" in PAGES["stack-file"]
 
 
+def test_keys_with_one_possible_value_are_omitted() -> None:
+    assert [key for key in ("provider", "image", "idle.action") if f"| `{key}` | Default" in PAGES["stack-file"]] == []
+    assert "| `image` | `debian-12`, " in PAGES["stack-file"]
+
+
 def test_rules_without_a_docstring_are_sentences() -> None:
     assert "| `monitoring.email.to` | Must be an e-mail address. Required. |" in PAGES["stack-file"]
 
