@@ -117,7 +117,7 @@ class FairUseSpec(Model):
     gpus: Annotated[Amount, Field(examples=[8])] = None
     """The most GPUs that running jobs use at once."""
     gpu_hours_per_month: Annotated[Amount, Field(examples=[1000])] = None
-    """The most GPU hours in a calendar month, counted up to each job's time limit."""
+    """The most GPU hours in a calendar month. A job starts only if they last until its time limit."""
     time: Annotated[
         str | None,
         Field(

@@ -71,7 +71,10 @@ class Step(StrEnum):
 _STEPS: Mapping[Phase, tuple[Step, str]] = {
     Phase.HEALTHY: (Step.NONE, "in service"),
     Phase.PROBATION: (Step.NONE, "in service again, on probation for an hour after the repair"),
-    Phase.QUARANTINED: (Step.NONE, "quarantined: run `yard replace` or `yard undrain` with this node"),
+    Phase.QUARANTINED: (
+        Step.NONE,
+        "quarantined: correct the cause or run `yard replace` with this node, then run `yard undrain`",
+    ),
     Phase.SUSPECT: (Step.WAIT, "the fault may end by itself"),
     Phase.DRAINING: (Step.WAIT, "jobs are still running on the node"),
     Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),

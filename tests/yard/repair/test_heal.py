@@ -92,6 +92,7 @@ def test_state_machine(found: Case, phase: Phase, step: Step) -> None:
     decision = decide(found, NOW, can_replace=True)
     assert (decision.phase, decision.step) == (phase, step)
     assert decision.why
+    assert ("then run `yard undrain`" in decision.why) is (phase is Phase.QUARANTINED)
 
 
 def test_third_fault_in_a_week_leads_to_quarantine() -> None:
