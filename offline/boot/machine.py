@@ -40,26 +40,28 @@ from components.platforms.local.machine import (
 )
 from components.platforms.local.probe import choose
 from components.platforms.local.process import run_program, sweep_run
-from offline.boot import MEMORY_MIB
+from offline.boot import MEMORY_MIB, VCPUS
 from offline.boot.service import read_attributes, read_command
 from trainyard.project import installed
 
 ENVIRONMENT = "TRAINYARD_OFFLINE_BOOT"
 """Environment variable that makes the simulated clouds boot machines."""
 IMAGE = Recipe(name="cloud", folders=(installed("offline/boot/image"), *GOLDEN.folders))
-DIFFERENCES = (
-    "Debian 13 with Slurm 24.11 instead of Ubuntu 24.04 with Slurm 23.11",
-    "1 vCPU and little memory instead of the machine type's; no UEFI, no boot loader, kernel of Debian",
-    "two network cards: one with Internet access and the metadata service, one with the private address",
-    "GPUs, their driver and their tools are fixtures",
-)
 PUBLIC = IPv4Network("127.77.0.0/16")
 """Public addresses are addresses of this computer, on which a machine's sshd has port 22."""
+SERVICES = "198.51.100.0/24"
+"""Addresses of simulated storage services, which machines reach without a router."""
+DIFFERENCES = (
+    "Debian 13 with Slurm 24.11 instead of Ubuntu 24.04 with Slurm 23.11; no UEFI, no boot loader, kernel of Debian",
+    f"{VCPUS} vCPU, {MEMORY_MIB} MiB and no topology, also in slurm.conf and gres.conf",
+    f"addresses: storage services in {SERVICES}, public addresses in {PUBLIC}",
+    "two network cards: one with Internet access and the metadata service, one with the private address",
+    "GPUs, their driver, their tools and InfiniBand are fixtures",
+    "every other file that a node receives is the same as on the cloud (tests/integration/received.py)",
+)
 OUTSIDE = "160.0.0.0/4"
 """The network of QEMU's user-mode network. QEMU forwards an address to a program only if the network contains it, so
 the network contains the metadata services' addresses 169.254.169.254 and 168.63.129.16."""
-SERVICES = "198.51.100.0/24"
-"""Addresses of simulated storage services, which machines reach without a router."""
 NOTICE = 30
 """Seconds between the notice of an eviction and the shutdown of a Spot machine, on both clouds (docs/health.md)."""
 MAC = "(MAC address)"
@@ -169,7 +171,7 @@ class Hypervisor:
                     make_data_disk(disk.path, disk.gib)
             hardware = Hardware(
                 accelerator=choose("auto", image.kernel).accelerator,
-                vcpus=1,
+                vcpus=VCPUS,
                 memory_mib=MEMORY_MIB,
                 ssh_port=None,
                 niceness=0,

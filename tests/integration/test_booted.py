@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from components.node.parameters import SharedFiles
 from components.node.user_data import JOB_USER
+from components.stackfile.read import read_stack
+from offline.cloud.world import Record, World
 from tests.integration.project import Project, wait_until
+from tests.integration.received import (
+    COLLECT,
+    USER_DATA,
+    Stack,
+    authority_in,
+    configured,
+    differences,
+    explain,
+    host_key_in,
+    rendered,
+    unpack,
+)
 from tests.integration.survivors import WARNED, finish, job_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -38,6 +53,9 @@ STACKS: dict[str, dict[str, Any]] = {
         "storage": {"shared": {"kind": "head_nfs", "size_gib": 1024}},
     },
 }
+SHARED = {"gcp": SharedFiles(nfs="3"), "azure": SharedFiles(disk="/dev/disk/azure/scsi1/lun0")}
+"""Where the shared files are, without the address of the simulated storage service."""
+AGENTS = {"gcp": "google-guest-agent", "azure": "walinuxagent"}
 MACHINE_TYPE = {"hardwareProfile", "machineType"}
 """Inputs that only machines have."""
 COMMON = {
@@ -62,6 +80,17 @@ class BootedProject(Project):
     @property
     def home(self) -> Path:
         return self.folder / ".trainyard" / "offline" / "booted"
+
+    def records(self) -> Iterator[Record]:
+        """Yield the resources in the simulated cloud."""
+        return World(self.name, self.home / "clouds").records()
+
+    def shared(self) -> SharedFiles:
+        found = SHARED[self.provider]
+        filestores: list[Any] = [one.outputs for one in self.records() if one.token.startswith("gcp:filestore/")]
+        for one in filestores:
+            found = replace(found, source=f"{one['networks'][0]['ipAddresses'][0]}:/shared")
+        return found
 
     def cloud(self, verb: str, timeout: float = 1200) -> str:
         return self.stack(verb, "--offline", "--boot", timeout=timeout).out
@@ -98,20 +127,35 @@ def test_an_all_reduce_runs_on_both_nodes(booted: BootedProject) -> None:
     assert "# Out of bounds values : 0" in table
 
 
-def test_machines_received_the_user_data_through_their_clouds_channel(booted: BootedProject) -> None:
-    """Compare what cloud-init received in each guest with what the cloud's API would have sent."""
-    for name in (f"{booted.provider}-head", f"{booted.provider}-gpu-0", f"{booted.provider}-gpu-1"):
-        received = booted.on(name, "sudo base64 -w0 /var/lib/cloud/instance/user-data.txt").split()[-1]
-        assert base64.b64decode(received).decode() == sent(booted, name)
-        agent = {"gcp": "google-guest-agent", "azure": "walinuxagent"}[booted.provider]
-        assert booted.on(name, f"systemctl is-active {agent}").split()[-1] == "active"
+def test_nodes_received_exactly_the_rendered_files(booted: BootedProject) -> None:
+    """Compare every received file with the files that the program renders for the cloud's own machine types.
+
+    Only slurm.conf and gres.conf are rendered for the size of booted machines. The random keys and the address of the
+    storage service are those of the stack.
+    """
+    plan = read_stack(booted.stack_file).plan
+    printed = {host.name: booted.as_root(host.name, COLLECT).split()[-1] for host in plan.hosts}
+    received = {name: unpack(text) for name, text in printed.items()}
+    stack = Stack(
+        plan=plan,
+        shared=booted.shared(),
+        authority=authority_in(received[plan.head.name][USER_DATA].decode()),
+        host_keys={name: host_key_in(files) for name, files in received.items()},
+    )
+    for host in plan.hosts:
+        files = received[host.name]
+        expected = rendered(stack, host, files)
+        assert not (found := differences(expected, files)), f"{host.name}: {explain(found, expected, files)}"
+        for path, lines in configured(stack, host).items():
+            assert set(lines) <= set(files[path].decode().splitlines()), f"{host.name}: {path}"
+        assert files[USER_DATA].decode() == sent(booted, host.name)
+        assert booted.on(host.name, f"systemctl is-active {AGENTS[booted.provider]}").split()[-1] == "active"
 
 
-def machine(booted: BootedProject, name: str) -> dict[str, Any]:
+def machine(booted: BootedProject, name: str) -> Record:
     """Return the simulated cloud's record of a machine."""
-    for file in (booted.home / "clouds" / booted.name / "resources").glob("*.json"):
-        record: dict[str, Any] = json.loads(file.read_text())
-        inputs = record["inputs"]
+    for record in booted.records():
+        inputs = record.inputs
         if name in {inputs.get("vmName"), inputs.get("name")} and not inputs.keys().isdisjoint(MACHINE_TYPE):
             return record
     raise AssertionError(f"{name} is not in the simulated cloud")
@@ -119,7 +163,7 @@ def machine(booted: BootedProject, name: str) -> dict[str, Any]:
 
 def sent(booted: BootedProject, name: str) -> str:
     """Return the user-data in the machine's resource."""
-    inputs = machine(booted, name)["inputs"]
+    inputs: Any = machine(booted, name).inputs
     if booted.provider == "gcp":
         return str(inputs["metadata"]["user-data"])
     return base64.b64decode(inputs["osProfile"]["customData"]).decode()
@@ -145,7 +189,7 @@ def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Pat
     assert "TY:event: " in booted.on(head, "sinfo -R")
     wait_until("the job to wait", 60, lambda: "PENDING" in booted.on(head, queue))
     if booted.provider == "azure":
-        booted.command("az", "vm", "start", "--ids", machine(booted, name)["id"])
+        booted.command("az", "vm", "start", "--ids", machine(booted, name).id)
     booted.cloud("up")
     output = finish(booted, job, 600)
     assert "a node leaves, checkpoint written: restarting the job" in output

@@ -9,18 +9,17 @@ from __future__ import annotations
 from functools import cache
 
 from components import catalog
-from offline.boot import MEMORY_MIB
+from offline.boot import SIZE
 
 _real = catalog.machines
 
 
 @cache
 def _small(provider: str) -> dict[str, catalog.Machine]:
-    """Return the machine types of a provider, which have one vCPU, little memory and no known topology."""
+    """Return the machine types of a provider with the size of a booted machine."""
     if provider not in {"azure", "gcp"}:
         return _real(provider)
-    size = {"vcpus": 1, "memory_mib": MEMORY_MIB, "topology": None}
-    return {name: machine.model_copy(update=size) for name, machine in _real(provider).items()}
+    return {name: machine.model_copy(update=SIZE) for name, machine in _real(provider).items()}
 
 
 catalog.machines = _small
