@@ -10,6 +10,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -86,7 +87,8 @@ def serve(folder: Path, site: Site) -> Iterator[Callable[..., Hosts]]:
             except TimeoutError:
                 continue
             link.setblocking(True)
-            with link, link.makefile("rw") as stream:
+            # After an order, the client closes the connection. An exception in this thread would fail a later test.
+            with suppress(ConnectionError), link, link.makefile("rw") as stream:
 
                 def send(text: str, stream: Any = stream) -> None:
                     stream.write(f"{text}\n")

@@ -6,8 +6,12 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from health import daemon as daemon_module
@@ -285,14 +289,34 @@ def test_clear_ends_a_verdict_that_a_running_check_saw(cluster: Cluster, monkeyp
     assert cluster.reason == "none"
 
 
-def test_xid_drains_within_a_second(cluster: Cluster) -> None:
+class Ended(Exception):
+    pass
+
+
+def test_xid_drains_within_a_second(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe replaces the kernel log."""
     log = cluster.site.root / "dev/kmsg"
     log.parent.mkdir(parents=True)
     os.mkfifo(log)
     writer = os.open(log, os.O_RDWR)
     daemon = start(cluster)
-    threading.Thread(target=daemon.run, daemon=True).start()
+    ended = threading.Event()
+
+    def until_the_end(function: Callable[..., None], *arguments: Any) -> None:
+        if ended.is_set():
+            raise Ended
+        function(*arguments)
+
+    def loop(function: Callable[[], None]) -> None:
+        with suppress(Ended):
+            function()
+
+    # A thread that continued after the test would fail during a later test.
+    monkeypatch.setattr(daemon, "settle", partial(until_the_end, daemon.settle))
+    monkeypatch.setattr(daemon, "run_due", partial(until_the_end, daemon.run_due))
+    monkeypatch.setattr(daemon, "_check_for_ever", partial(loop, daemon._check_for_ever))
+    others = set(threading.enumerate())
+    threading.Thread(target=loop, args=(daemon.run,), daemon=True).start()
     deadline = time.monotonic() + 20
     while not (daemon.cache / "results.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -303,6 +327,13 @@ def test_xid_drains_within_a_second(cluster: Cluster) -> None:
     assert time.monotonic() - begin < 1
     assert cluster.reason == "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
     assert (daemon.cache / "verdict").read_text() == f"fatal {cluster.reason}\n"
+    ended.set()
+    daemon.kicked.set()
+    os.write(writer, b"4,812,5140901,-;The daemon reads this line and continues with settle.\n")
+    for thread in set(threading.enumerate()) - others:
+        thread.join(20)
+        assert not thread.is_alive()
+    os.close(writer)
 
 
 def test_every_xid_is_counted_once(cluster: Cluster) -> None:
