@@ -501,3 +501,45 @@ def test_a_node_without_its_network_rules_is_not_ready(tmp_path: Path, missing: 
     report = json.loads(node.read("var/lib/trainyard/status.json"))
     assert (report["state"], report["stage"]) == ("failed", "rules")
     assert "a table of the network rules is missing" in report["command"]
+
+
+def test_place_replaces_changed_units_with_few_processes(tmp_path: Path) -> None:
+    node = NodeSandbox(tmp_path)
+    units, system = "usr/local/lib/trainyard/units", tmp_path / "etc/systemd/system"
+    node.write("etc/trainyard/birth.env", "TRAINYARD_ROLE=head\n")
+    written = {
+        "one.service": "[Unit]\n",
+        "two@.service": "[Service]\n",
+        "one.service.d/trainyard.conf": "[Service]\nNice=5\n",
+        "slurmd.service.d/a.conf": "[Service]\n",
+        "slurmd.service.d/b.conf": "[Unit]\n",
+    }
+    for name, text in written.items():
+        node.write(f"{units}/{name}", text)
+    node.write("usr/local/lib/trainyard/sbin/trainyard-status", "")
+    node.write("etc/systemd/system/slurmd.service.d/site.conf", "[Service]\nUMask=022\n")
+    node.answer("mv", 'exec /bin/mv "$@"')
+    node.answer("systemctl", "echo NeedDaemonReload=yes")
+
+    def place() -> tuple[int, list[str]]:
+        node.answer("mv", 'exec /bin/mv "$@"')
+        node.answer("systemctl", "echo NeedDaemonReload=yes")
+        done = node.run("lib/trainyard/place")
+        assert done.returncode == 0, done.stderr
+        return len(node.calls("mv")), node.calls("systemctl")
+
+    # One call replaces node.env, one moves the new files and folders, and one moves files to the existing folder.
+    assert place() == (3, ["show -p NeedDaemonReload --value one.service one.service slurmd.service slurmd.service",
+                           "daemon-reload"])  # fmt: skip
+    assert {name: (system / name).read_text() for name in written} == written
+    assert (system / "slurmd.service.d/site.conf").exists()
+    assert not (system / "trainyard-new").exists()
+    assert place() == (0, [])
+
+    # An interrupted run left a file.
+    node.write("etc/systemd/system/trainyard-new/one.service.d/trainyard.conf", "[Unit]\n")
+    node.write(f"{units}/slurmd.service.d/a.conf", "[Service]\nNice=1\n")
+    assert place() == (1, ["show -p NeedDaemonReload --value slurmd.service", "daemon-reload"])
+    assert (system / "slurmd.service.d/a.conf").read_text() == "[Service]\nNice=1\n"
+    assert (system / "one.service.d/trainyard.conf").read_text() == written["one.service.d/trainyard.conf"]
+    assert not (system / "trainyard-new").exists()
