@@ -144,7 +144,8 @@ def test_existing_host_mounts_only_the_job_users_home(tmp_path: Path) -> None:
     units = sorted((tmp_path / "etc/systemd/system").glob("*.mount"))
     assert [file.name.endswith(("home-trainer.mount", "shared.mount")) for file in units] == [True, True]
     assert f"What=10.0.0.4:{tmp_path}/home/trainer\n" in units[0].read_text()
-    [started] = ran.calls("systemctl start")
+    loading, started = ran.calls("systemctl start")
+    assert loading == "systemctl start --no-block modprobe@nfsv4.service"
     assert re.fullmatch(r"systemctl start \S*home-trainer\.automount \S*shared\.automount", started)
 
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -85,8 +85,9 @@ _KERNEL = (
     "oops=panic "
     # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
     "lsm=capability "
-    # IPv6 duplicate address detection delays the network by seconds.
-    "ipv6.disable=1"
+    # IPv6 duplicate address detection delays the network by seconds. With ipv6.disable=1, the kernel would start
+    # modprobe for each IPv6 socket that a program tries to open (33 times on a head before it was ready, 2026-11-27).
+    "sysctl.net.ipv6.conf.default.accept_dad=0"
 )
 _KERNEL_EMULATED = (
     # Mitigations and page clearing are slow, and an emulated CPU has no hardware vulnerabilities.
@@ -122,14 +123,18 @@ class Hardware:
     """Option of the user-mode network that forwards an address to a program on this computer (power.py)."""
 
 
-OVERHEAD_MIB = 350
-"""Memory that a QEMU process needs besides its guest's (measured), including up to 256 MiB for translated code."""
+_CODE_MIB = 640
+"""Size of QEMU's buffer for translated code. When the buffer is full, QEMU discards its content and translates again.
+After the demo's job, a worker has 562 MiB of code. With 256 MiB, QEMU discarded the code three times, and the job ended
+after 97 instead of 91 s (2026-11-27)."""
+OVERHEAD_MIB = _CODE_MIB + 100
+"""Memory that an emulated machine's QEMU process needs besides its guest's memory."""
 
 
 def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: Path) -> list[str]:
     """Return the command that starts a machine in the background."""
     port = hardware.ssh_port
-    outside = "user,id=ext" + ("" if port is None else f",hostfwd=tcp:127.0.0.1:{port}-:22")
+    outside = "user,id=ext,ipv6=off" + ("" if port is None else f",hostfwd=tcp:127.0.0.1:{port}-:22")
     outside += "" if hardware.forward is None else f",{hardware.forward}"
     # The seed is not an NVMe disk, because the kernel probes NVMe disks in parallel and the seed could become nvme0.
     drives = [*drive("seed", files.seed, "", read_only=True), *_data_disk(hardware.data_disk)]
@@ -178,8 +183,7 @@ def _processor(hardware: Hardware) -> list[str]:
     size = ["-smp", str(hardware.vcpus)]
     if hardware.accelerator == "kvm":
         return ["-accel", "kvm", "-machine", _MACHINE, "-cpu", "host", *size]
-    # With a smaller buffer for code, QEMU translates the same code repeatedly. A larger buffer needs more memory.
-    return ["-accel", "tcg,thread=multi,tb-size=256", "-machine", _MACHINE, "-cpu", _EMULATED_CPU, *size]
+    return ["-accel", f"tcg,thread=multi,tb-size={_CODE_MIB}", "-machine", _MACHINE, "-cpu", _EMULATED_CPU, *size]
 
 
 _SECONDS = 5.0
@@ -272,6 +276,7 @@ other machines are booting."""
 SHUT_DOWN_SECONDS = 40.0
 """Maximum time for a guest's shutdown."""
 _POLL_SECONDS = 0.3
+_GREETING_SECONDS = 2.0
 _TAIL_LINES = 20
 
 
@@ -352,6 +357,19 @@ class Machine(MachineFiles):
                 raise PlatformError(
                     f"{self.name}: the machine {failure}. Its console log ({self.console}) ends with:\n  {tail}"
                 )
+            time.sleep(_POLL_SECONDS)
+
+    def wait_ssh(self, port: int, seconds: float = 30.0) -> None:
+        """Wait until the machine's sshd sends its greeting, or until the timeout expires.
+
+        Before the guest has configured its network, QEMU accepts a connection and repeats the guest's first packet only
+        after 6 s, so an early attempt to log in would wait longer than a new attempt.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.pid is not None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), _GREETING_SECONDS) as connection:
+                if connection.recv(4) == b"SSH-":
+                    return
             time.sleep(_POLL_SECONDS)
 
     def shut_down(self) -> None:

@@ -195,10 +195,14 @@ def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str
     hardware = _hardware(props, image)
     since = machine.console_size()
     machine.start(image, hardware, macs(machine.run.name, machine.name))
+    host_key = machine.wait_host_key(since)
+    if hardware.data_disk and hardware.ssh_port:
+        # The next resources log in to the head, which is the only machine with a data disk.
+        machine.wait_ssh(hardware.ssh_port)
     return {
         **_inputs(props),
         "address": "127.0.0.1",
-        "host_key": machine.wait_host_key(since),
+        "host_key": host_key,
         "machine_id": machine_id,
         "boots": boots,
         "pid": machine.pid,

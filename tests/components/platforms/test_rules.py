@@ -304,8 +304,8 @@ def test_a_private_key_is_readable_only_by_its_owner(tmp_path: Path) -> None:
         assert paths("hosts-key-private", {"platform__key": str(file)}) == found
 
 
-_NEEDED_MIB = 1024 + 2 * 1024 + 3 * 350
-"""Memory that the local stack needs, with 350 MiB for each QEMU process."""
+_NEEDED_MIB = 1024 + 2 * 1024 + 3 * 740
+"""Memory that the local stack needs, with 740 MiB for each QEMU process."""
 
 
 def on_computer(check: str, *used: int, memory: int = _NEEDED_MIB) -> list[Problem]:

@@ -38,7 +38,7 @@ def test_the_command_line_is_the_golden_one(
     golden(f"local-machine/{accelerator}.txt", "\n".join(map(shlex.quote, words)) + "\n")
     # Machines listen only on loopback.
     networks = [words[index + 1] for index, word in enumerate(words) if word == "-netdev"]
-    assert networks == ["user,id=ext,hostfwd=tcp:127.0.0.1:22100-:22", "vde,id=clu,sock=/sockets/switch"]
+    assert networks == ["user,id=ext,ipv6=off,hostfwd=tcp:127.0.0.1:22100-:22", "vde,id=clu,sock=/sockets/switch"]
     assert not [word for word in words if "mcast" in word or "vnc" in word]
 
 

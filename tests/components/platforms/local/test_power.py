@@ -101,7 +101,7 @@ def test_a_machine_that_does_not_fit_into_the_memory_is_refused(machine: Machine
     machine.start_file.write_text(json.dumps(stored | {"memory_mib": 10**8}))
     answer = ask(machine, "start", machine.name)
     assert isinstance(answer, dict)
-    assert answer["error"].startswith("it needs 100000350 MiB of memory, but the computer has only ")
+    assert answer["error"].startswith("it needs 100000740 MiB of memory, but the computer has only ")
 
 
 def test_memory_that_a_booting_machine_has_not_used_yet_is_not_free(machine: MachineFiles) -> None:

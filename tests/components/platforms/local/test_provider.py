@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_create_starts_a_machine_and_returns_its_host_key(created: Props, inputs
     assert created["pid"] == Machine(run=stack_run, name="yard-head").pid
     arguments = Path(f"/proc/{created['pid']}/cmdline").read_text().split("\0")
     forwarded = f"hostfwd=tcp:127.0.0.1:{created['ssh_port']}-:22,{inputs['forward']}"
-    assert f"user,id=ext,{forwarded}" in arguments
+    assert f"user,id=ext,ipv6=off,{forwarded}" in arguments
 
 
 def test_each_input_replaces_or_restarts_a_machine_or_neither(created: Props, inputs: Props) -> None:
@@ -215,6 +216,41 @@ def test_only_repeated_kernel_panics_fail_the_boot(created: Props, inputs: Props
     with machine.console.open("a") as log:
         log.write("trainyard-hostkey: ssh-ed25519 AAAAagain\n")
     assert machine.wait_host_key(since, seconds=5) == "ssh-ed25519 AAAAagain"
+
+
+def test_the_head_is_created_when_its_sshd_answers(
+    inputs: Props, console: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports: list[int] = []
+    monkeypatch.setattr(Machine, "wait_ssh", lambda self, port: ports.append(port))
+    console.write_text(f"trainyard-hostkey: {HOST_KEY}\n")
+    disk = Path(inputs["folder"], "data.qcow2")
+    disk.write_text("")
+    VmProvider().create({**inputs, "data_disk": str(disk)})
+    assert ports == [inputs["ssh_port"]]
+
+
+def test_waiting_for_sshd_tries_again_until_it_sends_a_greeting(
+    created: Props, inputs: Props, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("components.platforms.local.machine._GREETING_SECONDS", 0.2)
+    machine, connections = Machine(run=Path(inputs["folder"]), name="yard-head"), []
+
+    def answer(server: socket.socket) -> None:
+        for _ in range(3):
+            # Before the guest has a network, QEMU accepts a connection, and no greeting follows.
+            connections.append(server.accept()[0])
+        connections[2].sendall(b"SSH-2.0-OpenSSH\r\n")
+
+    machine.wait_ssh(inputs["ssh_port"], seconds=0.5)  # no program listens
+    with socket.create_server(("127.0.0.1", inputs["ssh_port"])) as server:
+        thread = Thread(target=answer, args=(server,))
+        thread.start()
+        machine.wait_ssh(inputs["ssh_port"], seconds=20)
+        thread.join(20)
+    assert len(connections) == 3
+    for connection in connections:
+        connection.close()
 
 
 def test_the_error_of_qemu_is_reported(inputs: Props, executable: Executable) -> None:
