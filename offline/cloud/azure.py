@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +10,18 @@ from ipaddress import IPv4Interface
 from typing import Any
 
 from components.catalog import machines
-from offline.boot.machine import MAC, NOTICE, CloudDisk, CloudMachine, disk_file, gpus_of, hypervisor, is_wanted
+from offline.boot.description import (
+    MAC,
+    NOTICE,
+    Card,
+    CloudDisk,
+    CloudMachine,
+    Export,
+    InfiniBand,
+    gpus_of,
+    nfs_server,
+)
+from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import EVICTED, started
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
@@ -30,6 +42,13 @@ _BAKE = "trainyard-bake"
 """The run command that waits until a bake has finished."""
 _INTERFACE = "azure-native:network:NetworkInterface"
 _VIRTUAL_MACHINE = "azure-native:compute:VirtualMachine"
+_VOLUME = "azure-native:netapp:CapacityPoolVolume"
+_RATES = {
+    "infiniband-edr": "100 Gb/sec (4X EDR)",
+    "infiniband-hdr": "200 Gb/sec (4X HDR)",
+    "infiniband-ndr": "400 Gb/sec (4X NDR)",
+}
+"""Mapping from fabric to the rate of a port, as Linux prints it."""
 _RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 
 
@@ -101,6 +120,8 @@ class Azure(Cloud):
             # The machine's agent runs the command.
             owner = world.find(record.id.partition("/runCommands/")[0])
             return self.machine(owner, world) if owner else None
+        if record.token == _VOLUME:
+            return _netapp(record)
         if record.token != _VIRTUAL_MACHINE:
             return None
         facts: Any = record.outputs
@@ -125,7 +146,7 @@ class Azure(Cloud):
                 "imds": _imds(record, size, private, str(ranges[0] if ranges else "10.0.0.0/24")),
                 "commands": [_command(one) for one in sorted(commands, key=lambda one: one.id)],
             },
-            address=IPv4Interface(f"{private}/{str(ranges[0] if ranges else '/24').partition('/')[2]}"),
+            cards=[Card(address=IPv4Interface(f"{private}/{str(ranges[0] if ranges else '/24').partition('/')[2]}"))],
             public=str(found.outputs["ipAddress"]) if found else "",
             disks=[
                 CloudDisk(
@@ -139,7 +160,9 @@ class Azure(Cloud):
             contract=_CONTRACT,
             first_boot=_FIRST_BOOT,
             gpus=replace(gpus, nvswitch=True) if kind and (gpus := gpus_of(kind)) else None,
-            infiniband=kind.rdma if kind else 0,
+            infiniband=InfiniBand(count=kind.rdma, rate=_RATES[kind.fabric], partition=_partition(record))
+            if kind and kind.fabric in _RATES
+            else None,
             runs=not facts.get(EVICTED),
             notice=NOTICE if _is_spot(facts) else 0,
         )
@@ -196,6 +219,24 @@ class Azure(Cloud):
             return "Microsoft.Resources/resourceGroups"
         namespace, *pieces = self._path(described).split("/")
         return "/".join([namespace, *pieces[::2]])
+
+
+def _partition(record: Record) -> str:
+    """Return the partition key of a machine. The machines of a scale set or an availability set share one partition.
+
+    The key begins with 0x8, as in Azure/ai-infrastructure-on-azure at a01b0731 (see the stage 90-health).
+    """
+    places = [record.outputs.get(name) for name in ("virtualMachineScaleSet", "availabilitySet")]
+    shared = next((str(place["id"]).lower() for place in places if isinstance(place, dict)), record.id)
+    return f"{0x8001 + int.from_bytes(hashlib.sha256(shared.encode()).digest()[:2]) % 0xFFE:#06x}"
+
+
+def _netapp(record: Record) -> CloudMachine:
+    facts: Any = record.outputs
+    rules = (facts.get("exportPolicy") or {}).get("rules") or ()
+    exports = [Export(ranges=[rule["allowedClients"]], squash=not rule.get("hasRootAccess")) for rule in rules]
+    name, path = record.id.rpartition("/")[2], f"/{facts['creationToken']}"
+    return nfs_server(record.id, f"netapp-{name}", facts["mountTargets"][0]["ipAddress"], path, exports)
 
 
 _CONTRACT = "azure-ubuntu-24.04-hpc"

@@ -8,7 +8,7 @@ from functools import cache
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from typing import Any, Protocol, TypeAlias
 
-from offline.boot.machine import CloudMachine
+from offline.boot.description import CloudMachine
 from offline.cloud.rules import Rules
 from offline.cloud.sdk import Described, Sdk
 from offline.cloud.world import Record, World

@@ -9,19 +9,18 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Interface
 from typing import Any
 
-from components.catalog import machines
-from offline.boot.machine import (
+from components.catalog import Machine, fabrics, machines
+from offline.boot.description import (
     NOTICE,
     PORTMAPPER,
+    Card,
     CloudDisk,
     CloudMachine,
     Export,
-    disk_file,
     gpus_of,
-    hypervisor,
-    is_wanted,
     nfs_server,
 )
+from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import EVICTED
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
@@ -136,32 +135,40 @@ class Gcp(Cloud):
             return _filestore(record)
         if record.token != _INSTANCE:
             return None
-        facts, (card, *_) = record.outputs, objects(record.outputs.get("networkInterfaces"))
-        subnet = world.find(self.refers(str(card.get("subnetwork"))))
-        prefix = str(self.ranges(subnet.inputs)[0] if subnet else "/24").partition("/")[2]
-        access = objects(card.get("accessConfigs"))
+        facts, given = record.outputs, objects(record.outputs.get("networkInterfaces"))
+        access = objects(given[0].get("accessConfigs"))
         kind = machines("gcp").get(_last(facts.get("machineType")))
+        names = _card_names(kind)
         return CloudMachine(
             resource=record.id,
             name=str(facts["name"]),
             cloud="gce",
             firmware=["type=1,manufacturer=Google,product=Google Compute Engine,serial=GoogleCloud-OFFLINE"],
-            metadata=_metadata_tree(record, card),
-            address=IPv4Interface(f"{card['networkIp']}/{prefix}"),
+            metadata=_metadata_tree(record, given[0]),
+            cards=[
+                self._card(world, card, name) for card, name in zip(given, [*names, *len(given) * [""]], strict=False)
+            ],
             public=str(access[0]["natIp"]) if access else "",
             disks=[self._disk(world, attached) for attached in objects(facts.get("attachedDisks"))],
             contract=_CONTRACT,
-            first_boot=_FIRST_BOOT,
+            first_boot=[*_FIRST_BOOT, *(_REGISTRY if names else ())],
             gpus=gpus_of(kind) if kind else None,
+            apertures=kind.gpus if kind and kind.fabric == _TCPXO else 0,
             runs=facts.get("currentStatus") == "RUNNING",
             notice=NOTICE if _rules(facts).get("preemptible") else 0,
         )
+
+    def _card(self, world: World, given: Properties, name: str) -> Card:
+        subnet = world.find(self.refers(str(given.get("subnetwork"))))
+        prefix = str(self.ranges(subnet.inputs)[0] if subnet else "/24").partition("/")[2]
+        network = _last(subnet.inputs.get("network")) if subnet else ""
+        return Card(address=IPv4Interface(f"{given['networkIp']}/{prefix}"), network=network, name=name)
 
     def _disk(self, world: World, attached: Properties) -> CloudDisk:
         found = world.find(self.refers(str(attached.get("source"))))
         size = found.inputs.get("size") if found else None
         path = disk_file(world.folder, found.id if found else str(attached))
-        return CloudDisk(path=path, serial=f"google-{attached.get('deviceName')}", gib=int(str(size or 10)))
+        return CloudDisk(path=path, serial=str(attached.get("deviceName")), gib=int(float(str(size or 10))))
 
     def refers(self, text: str) -> str:
         # Resources in other projects (images, shared reservations) are assumed to exist. A boot disk is not a resource
@@ -262,6 +269,25 @@ def _filestore(record: Record) -> CloudMachine:
     return nfs_server(record.id, _last(record.id), address[0], f"/{share['name']}", exports)
 
 
+_TOKEN = "offline"  # noqa: S105 - of a simulated account
+"""The machines' access token, which the registry with GPUDirect's images expects."""
+_TCPXO = "gpudirect-tcpxo"
+
+
+def _card_names(kind: Machine | None) -> Sequence[str]:
+    """Return the names of a machine type's cards, if NCCL's settings for GPUDirect-TCPXO contain them."""
+    if kind is None or kind.fabric != _TCPXO:
+        return ()
+    settings = fabrics()[_TCPXO].env
+    return [settings["NCCL_FASTRAK_CTRL_DEV"], *settings["NCCL_FASTRAK_IFNAME"].split(",")]
+
+
+_REGISTRY = (
+    "echo '127.0.0.2 us-docker.pkg.dev' >>/etc/hosts",
+    "systemctl --quiet enable offline-registry.service",
+    "systemctl start --no-block offline-registry.service",
+)
+"""Commands that replace the registry with GPUDirect's images."""
 _CONTRACT = "gcp-ubuntu-24.04-nvidia-580"
 _FIRST_BOOT = (
     "printf 'datasource_list: [GCE]\\n' >/etc/cloud/cloud.cfg.d/99-offline.cfg",
@@ -297,6 +323,11 @@ def _metadata_tree(record: Record, card: Properties) -> Mapping[str, Any]:
                     "access-configs": {str(index): one for index, one in enumerate(access)},
                     "ip": str(card.get("networkIp")),
                     "mtu": 1460,
+                }
+            },
+            "service-accounts": {
+                "default": {
+                    "token": json.dumps({"access_token": "offline", "expires_in": 3600, "token_type": "Bearer"})
                 }
             },
             "preempted": str(EVICTED in facts).upper(),

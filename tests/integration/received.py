@@ -74,9 +74,8 @@ def authority_in(user_data: str) -> str:
 
 
 def host_key_in(files: Mapping[str, bytes]) -> str:
-    """Return the node's SSH host key, without its comment."""
-    (path,) = (path for path in files if path.startswith("/etc/ssh/ssh_host_"))
-    return " ".join(files[path].decode().split()[:2])
+    """Return the node's SSH host key that the bootstrap announces, without its comment."""
+    return " ".join(files["/etc/ssh/ssh_host_ed25519_key.pub"].decode().split()[:2])
 
 
 def rendered(stack: Stack, host: HostPlan, received: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -116,6 +115,7 @@ def configured(stack: Stack, host: HostPlan) -> Mapping[str, Sequence[str]]:
         "/etc/passwd": [],
         "/etc/ssh/sshd_config.d/50-cloud-init.conf": [f"PasswordAuthentication {password}"],
     }
+    lines |= {f"/etc/ssh/ssh_host_{kind}_key.pub": [] for kind in config["ssh_genkeytypes"]}
     for user in config["users"]:
         ids = f"{user['uid']}:{user['uid']}"
         lines["/etc/passwd"].append(f"{user['name']}:x:{ids}:{user['gecos']}:{user['homedir']}:{user['shell']}")

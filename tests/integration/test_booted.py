@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from components.node.parameters import SharedFiles
 from components.node.user_data import JOB_USER
 from components.stackfile.read import read_stack
 from offline.cloud.world import Record, World
-from tests.integration.project import Project, wait_until
+from tests.integration.project import ROOT, Project, wait_until
 from tests.integration.received import (
     COLLECT,
     USER_DATA,
@@ -33,15 +34,33 @@ from tests.integration.survivors import WARNED, finish, job_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
+COMMON = {
+    "scheduler": "slurm",
+    "containers": "none",  # enroot and pyxis are downloaded from github.com
+    "network": {"cidr": "10.77.0.0/20"},
+    "access": {"allow_ssh_from": ["198.51.100.0/24"], "via": "public"},
+}
+
+
+def committed(name: str) -> dict[str, Any]:
+    """Return a stack of this repository, which `destroy` can delete and which downloads no containers."""
+    cluster: dict[str, Any] = yaml.safe_load((ROOT / "stacks" / f"Pulumi.{name}.yaml").read_text())["config"][
+        "trainyard:cluster"
+    ]
+    return cluster | {"containers": "none", "platform": cluster["platform"] | {"protect_storage": False}}
+
+
 SPOT = {"kind": "spot"}
 STACKS: dict[str, dict[str, Any]] = {
-    "gcp": {
+    "gcp": COMMON
+    | {
         "platform": {"provider": "gcp", "project": "my-project", "zone": "us-central1-f", "protect_storage": False},
         "head": {"machine": "n2-standard-8"},
         "nodes": {"gpu": {"machine": "a2-highgpu-8g", "count": 2, "placement": "none", "capacity": SPOT}},
         "storage": {"shared": {"kind": "filestore", "size_gib": 10240}},
     },
-    "azure": {
+    "azure": COMMON
+    | {
         "platform": {
             "provider": "azure",
             "region": "southcentralus",
@@ -52,29 +71,32 @@ STACKS: dict[str, dict[str, Any]] = {
         "nodes": {"gpu": {"machine": "Standard_ND96amsr_A100_v4", "count": 2, "placement": "none", "capacity": SPOT}},
         "storage": {"shared": {"kind": "head_nfs", "size_gib": 1024}},
     },
+    "mega": committed("gcp-a3-mega"),
+    "hopper": committed("azure-h100"),
 }
-SHARED = {"gcp": SharedFiles(nfs="3"), "azure": SharedFiles(disk="/dev/disk/azure/scsi1/lun0")}
-"""Where the shared files are, without the address of the simulated storage service."""
+"""Cluster names and stacks."""
+SHARED = {
+    "gcp": SharedFiles(source="ADDRESS:/shared", nfs="3"),
+    "azure": SharedFiles(disk="/dev/disk/azure/scsi1/lun0"),
+    "mega": SharedFiles(disk="/dev/disk/by-id/google-trainyard-shared"),
+    "hopper": SharedFiles(source="ADDRESS:/hopper-shared", nfs="4.1", id_domain="defaultv4iddomain.com"),
+}
+"""Where the shared files are. ADDRESS is the address of the simulated storage service."""
 AGENTS = {"gcp": "google-guest-agent", "azure": "walinuxagent"}
 MACHINE_TYPE = {"hardwareProfile", "machineType"}
 """Inputs that only machines have."""
-COMMON = {
-    "scheduler": "slurm",
-    "containers": "none",  # enroot and pyxis are downloaded from github.com
-    "network": {"cidr": "10.77.0.0/20"},
-    "access": {"allow_ssh_from": ["198.51.100.0/24"], "via": "public"},
-}
 
 
 class BootedProject(Project):
     """A copy of the project with a stack of a simulated cloud that boots its machines."""
 
-    def __init__(self, folder: Path, provider: str) -> None:
-        self.name = f"booted-{provider}"
-        self.provider = provider
+    def __init__(self, folder: Path, cluster: str) -> None:
+        self.cluster, self.name = cluster, f"booted-{cluster}"
+        self.provider: str = STACKS[cluster]["platform"]["provider"]
+        self.head, self.nodes = f"{cluster}-head", [f"{cluster}-gpu-{index}" for index in range(2)]
         self.copy(folder)
-        cluster = {"name": provider, **COMMON, **STACKS[provider]}
-        self.stack_file.write_text(yaml.safe_dump({"config": {"trainyard:cluster": cluster}}))
+        spec = {**STACKS[cluster], "name": cluster}
+        self.stack_file.write_text(yaml.safe_dump({"config": {"trainyard:cluster": spec}}))
         self.setup()
 
     @property
@@ -86,10 +108,12 @@ class BootedProject(Project):
         return World(self.name, self.home / "clouds").records()
 
     def shared(self) -> SharedFiles:
-        found = SHARED[self.provider]
-        filestores: list[Any] = [one.outputs for one in self.records() if one.token.startswith("gcp:filestore/")]
-        for one in filestores:
-            found = replace(found, source=f"{one['networks'][0]['ipAddresses'][0]}:/shared")
+        found = SHARED[self.cluster]
+        for record in self.records():
+            outputs: Any = record.outputs
+            for target in [*(outputs.get("mountTargets") or ()), *(outputs.get("networks") or ())]:
+                address = target.get("ipAddress") or target["ipAddresses"][0]
+                found = replace(found, source=found.source.replace("ADDRESS", address))
         return found
 
     def cloud(self, verb: str, timeout: float = 1200) -> str:
@@ -169,8 +193,48 @@ def sent(booted: BootedProject, name: str) -> str:
     return base64.b64decode(inputs["osProfile"]["customData"]).decode()
 
 
+def require_spot(booted: BootedProject) -> None:
+    if STACKS[booted.cluster]["nodes"]["gpu"]["capacity"] != SPOT:
+        pytest.skip("the slow tests run on the stacks with Spot machines")
+
+
+def test_gpudirect_is_ready(booted: BootedProject) -> None:
+    """The receive daemon is running with NCCL's plugin, and the nodes reach each other in each network of the GPUs."""
+    if booted.cluster != "mega":
+        pytest.skip("the stack has no GPUDirect")
+    first, second = booted.nodes
+    assert "receive-datapath-manager" in booted.on(first, "sudo docker ps --format '{{.Names}}'")
+    settings = booted.on(first, "cat /etc/nccl.conf; ls -d /dev/aperture_devices/*/resource0")
+    assert "NCCL_FASTRAK_CTRL_DEV=enp0s12" in settings
+    assert "NCCL_TUNER_CONFIG_PATH=/var/lib/tcpxo/lib64/tuner.textproto" in settings
+    assert settings.count("/resource0") == 8
+    cards = [
+        line.split() for line in booted.on(second, "ip -o -4 addr show | grep ' enp'").splitlines() if "inet" in line
+    ]
+    assert len(cards) == 9
+    for _, card, _, address, *_ in cards:
+        assert " 0% packet loss" in booted.on(first, f"ping -c 1 -W 5 -I {card} {address.partition('/')[0]}")
+
+
+def test_infiniband_is_ready(booted: BootedProject) -> None:
+    """All nodes are in one partition, and their ports and their fabric manager pass the health checks."""
+    if booted.provider != "azure":
+        pytest.skip("the stack has no InfiniBand")
+    found = {
+        json.loads(booted.on(node, "cat /var/lib/trainyard/status.json").splitlines()[-1])["partition"]
+        for node in booted.nodes
+    }
+    in_one_set = STACKS[booted.cluster]["nodes"]["gpu"]["placement"] == "same_fabric"
+    assert (len(found) == 1) is in_one_set
+    assert all(partition.startswith("0x8") for partition in found)
+    for node in booted.nodes:
+        assert not booted.verdicts(node)
+        assert "8 RDMA ports are up" in booted.on(node, "sudo cat /var/log/trainyard/35-fabric.log")
+        assert "active" in booted.on(node, "systemctl is-active nvidia-fabricmanager")
+
+
 def test_users_cannot_reach_the_metadata_service(booted: BootedProject) -> None:
-    node = f"{booted.provider}-gpu-0"
+    node = booted.nodes[0]
     look = "timeout 5 bash -c '</dev/tcp/169.254.169.254/80' && echo reached || echo refused"
     assert booted.on(node, look).split()[-1] == "refused"
     assert booted.on(node, f"sudo -u {JOB_USER} {look}").split()[-1] == "refused"
@@ -179,7 +243,8 @@ def test_users_cannot_reach_the_metadata_service(booted: BootedProject) -> None:
 
 def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Path) -> None:
     """The cloud announces the eviction of one machine and stops it. The user starts it again as docs/cost.md says."""
-    head, name = f"{booted.provider}-head", f"{booted.provider}-gpu-1"
+    require_spot(booted)
+    head, name = booted.head, booted.nodes[1]
     job = booted.submit(job_file(tmp_path, "spot", nodes=2, gpus_per_node=0, run=WARNED))
     log, queue = f"sudo cat {job['run_dir']}/job.log", f"squeue -h -j {job['id']} -o %T"
     wait_until("the job", 180, lambda: "waits for the warning" in booted.on(head, log, check=False))
@@ -197,7 +262,8 @@ def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Pat
 
 
 def test_no_job_starts_after_the_months_limit_is_spent(booted: BootedProject, tmp_path: Path) -> None:
-    head = f"{booted.provider}-head"
+    require_spot(booted)
+    head = booted.head
     booted.edit(lambda spec: spec.update(limits={"max_usd_per_month": 1}))
     booted.cloud("up")
     wait_until("the limit", 300, lambda: "down" in booted.on(head, "sinfo -h -o %a"))
