@@ -83,6 +83,11 @@ def judge(examined: Examined) -> dict[str, list[HostProblem]]:
     return {name: [each for each in problems if not is_explained(name, each)] for name, problems in found.items()}
 
 
+def explained(examined: Examined, findings: Mapping[str, Sequence[HostProblem]]) -> set[str]:
+    """Return the checks whose problems are all omitted from `findings`, because other problems explain them."""
+    return {name for name, found in findings.items() if not found and next(iter(CHECKS[name](examined)), None)}
+
+
 def run_doctor(remote: Remote, as_json: bool) -> int:
     """Check the cluster and print the problems. Returns 1 if there are problems, otherwise 0."""
     start = time.monotonic()
@@ -100,7 +105,7 @@ def run_doctor(remote: Remote, as_json: bool) -> int:
         rows = {name: [{"probe": name, **asdict(finding)} for finding in found] for name, found in findings.items()}
         say_json({"healthy": healthy, "seconds": round(seconds, 1), "checks": rows, "facts": facts})
     else:
-        say(report(findings, len(reports), seconds, facts))
+        say(report(findings, len(reports), seconds, facts, explained(examined, findings)))
     return 0 if healthy else 1
 
 
@@ -121,12 +126,22 @@ def _running(remote: Remote) -> Cluster:
 
 
 def report(
-    findings: Mapping[str, Sequence[HostProblem]], hosts: int, seconds: float, facts: Mapping[str, Sequence[str]]
+    findings: Mapping[str, Sequence[HostProblem]],
+    hosts: int,
+    seconds: float,
+    facts: Mapping[str, Sequence[str]],
+    explained: Collection[str] = (),
 ) -> str:
-    """Return the problems and facts as text, grouped by check."""
+    """Return the problems and facts as text, grouped by check.
+
+    `explained` contains the failed checks without a problem of their own.
+    """
     lines = []
     for name, found in findings.items():
-        lines.append(f"{'FAIL' if found else 'ok  '}  {name}")
+        if name in explained:
+            lines.append(f"FAIL  {name}: a consequence of the problems of the other checks")
+        else:
+            lines.append(f"{'FAIL' if found else 'ok  '}  {name}")
         lines += [f"      {fact}" for fact in facts.get(name, ())]
         for finding in found:
             lines.append(f"      {finding.node}: {finding.what}")

@@ -228,6 +228,7 @@ def _parts(report: Report) -> Iterator[Line | Rows]:
         yield Line(f"{plan.name}: {plan.provider}{region}, network {plan.network}, image {plan.image.name}")
         yield Rows(_HOST_COLUMNS, list(_host_rows(plan)))
         yield from map(Line, costs(plan))
+        yield from map(Line, _restrictions(plan))
         sizes = ", ".join(f"{role} {size:,}" for role, size in report.description.user_data_bytes.items())
         yield Line(f"user-data: {sizes} of at most {platform_facts(plan.provider).user_data_limit:,} bytes")
     yield from quotas(report)
@@ -236,6 +237,15 @@ def _parts(report: Report) -> Iterator[Line | Rows]:
         yield Rows(("type", "count"), [(kind, str(count)) for kind, count in resources.by_type.items()])
         if changed := [(step.op, step.type, step.name) for step in resources.changes if step.op != "create"]:
             yield Rows(("operation", "type", "name"), changed)
+
+
+def _restrictions(plan: ClusterPlan) -> Iterator[str]:
+    """Yield a line about the limits on the cluster's cost, and a line that lists the people."""
+    limits = {"hour": plan.limits.max_usd_per_hour, "month": plan.limits.max_usd_per_month}
+    if given := [f"${amount:,.10g} per {time}" for time, amount in limits.items() if amount is not None]:
+        yield f"cost limit: {' and '.join(given)}"
+    if plan.users:
+        yield "people: " + ", ".join(user.name + (" (admin)" if user.admin else "") for user in plan.users)
 
 
 def _host_rows(plan: ClusterPlan) -> Iterator[tuple[str, ...]]:

@@ -20,7 +20,7 @@ from components.plan.plan import ClusterPlan
 from tests.yard.conftest import FakeStack
 from trainyard.outputs import Cluster, Transport
 from yard.doctor import findings
-from yard.doctor.checks import CHECKS, judge, report
+from yard.doctor.checks import CHECKS, explained, judge, report
 from yard.doctor.collect import PROBES, examine, probe_names, probe_script
 from yard.doctor.findings import Examined, HostProblem, HostReport, peer_lines
 from yard.doctor.gpu_checks import nccl_facts
@@ -288,6 +288,10 @@ def test_a_wrong_munge_key_is_reported_as_the_cause(local: Cluster) -> None:
     assert munge.cause.startswith(f"the munge key on {FIRST} differs from the key on the head")
     assert "trainyard-bootstrap" in munge.fix
     assert [name for name, listed in found.items() if listed] == ["munge"]
+    assert explained(examined(local, lines), found) == {"queue"}
+    text = report(found, 3, 1.0, {}, {"queue"})
+    assert "FAIL  queue: a consequence of the problems of the other checks\n" in text
+    assert "ok    names\n" in text
 
 
 STOPPED = {

@@ -21,6 +21,7 @@ from rich.console import Console
 from components.plan.check import Finding, Level
 from tests.components.platforms.recording import stack_text
 from tests.conftest import ROOT
+from tests.people import person
 from tests.yard.conftest import git, yard
 from trainyard.errors import ClusterError, Problem
 from yard.preview import report as reports
@@ -265,6 +266,18 @@ def test_unknown_prices_are_named(render: Render, edited: DescribeEdited) -> Non
     text = render(preview_of(report(edited("azure-h100", nodes__gpu__count=1), edited("azure-h100"))))
     for words in ("/h plus unknown prices", "bastion-standard: price unknown", "$/h of known prices"):
         assert words in text.replace("\\", "")
+
+
+@both_formats
+def test_the_cost_limits_and_people_are_shown(render: Render, edited: DescribeEdited) -> None:
+    users = [person("ann", admin=True), person("ben")]
+    given = {"limits__max_usd_per_hour": 1250.5, "limits__max_usd_per_month": 20_000, "users": users}
+    text = render(preview_of(report(edited("azure-a100", **given)))).replace("\\", "")
+    assert "cost limit: $1,250.5 per hour and $20,000 per month" in text
+    assert "people: ann (admin), ben" in text
+    text = render(preview_of(report(edited("local"))))
+    assert "cost limit" not in text
+    assert "people:" not in text
 
 
 @both_formats
