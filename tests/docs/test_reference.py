@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.main import get_command
 
-from components.stackfile.read import parse_stack
+from components.platforms.demand import known_usd, unpriced
+from components.stackfile.read import Stack, parse_stack
 from tests.conftest import ROOT
 from tools.reference import GUIDES, SECTIONS, checks_page, replaced, tables
 from yard.commands.cli import app
@@ -53,6 +54,17 @@ def test_the_page_on_checks_contains_each_platform() -> None:
     assert [title for title in ("Azure", "Google Cloud", "Existing hosts") if f"## {title}" not in text] == []
 
 
+def stack_in(page: str) -> Stack:
+    """Return the first stack file on a page."""
+    return parse_stack(page.partition("```yaml\n")[2].partition("```")[0], "example")
+
+
 def test_the_example_on_the_stack_file_page_is_valid() -> None:
-    example = PAGES["stack-file"].partition("```yaml\n")[2].partition("```")[0]
-    assert parse_stack(example, "example").plan.name == "yard"
+    assert stack_in(PAGES["stack-file"]).plan.name == "yard"
+
+
+def test_the_readme_states_the_price_of_its_example() -> None:
+    readme = (ROOT / "README.md").read_text()
+    plan = stack_in(readme).plan
+    assert f"its list price, ${known_usd(plan):.2f} per hour without Bastion" in readme
+    assert unpriced(plan) == ("bastion-standard",)
