@@ -60,6 +60,9 @@ more() {
     [[ -n $log && -r $log ]] || return 0
     exec 3<"$log"
     open=1
+  else
+    # If an NFS client has cached the size of the log, it reads the size again when a program opens the log.
+    { : <"$log"; } 2>/dev/null || true
   fi
   while IFS= read -r -u 3 line; do
     introduce

@@ -5,6 +5,7 @@ The sacct rows with starts are based on the sources cited in goodput.parse_start
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -102,6 +103,27 @@ def test_new_lines_and_the_final_state_are_printed(followed: Followed) -> None:
     followed.state("COMPLETED")
     followed.write("events", "1 start 0\n2 end 0\n")
     assert followed.rest() == "unfinished\n\x1eJobId=7 JobName=x UserId=t(1) JobState=COMPLETED ExitCode=0:0\n"
+
+
+_IN_OPEN = 0x20
+
+
+@pytest.mark.engine
+def test_the_log_is_opened_again_after_the_end(followed: Followed) -> None:
+    """An NFS client reads the size of an open file again only when the file is opened, or up to a minute later."""
+    followed.write("job.log", "one\n")
+    followed.start()
+    assert followed.line() == "one\n"
+    followed.state("COMPLETED")
+    libc = ctypes.CDLL(None)
+    opened = libc.inotify_init1(os.O_NONBLOCK)
+    assert libc.inotify_add_watch(opened, os.fsencode(followed.run / "job.log"), _IN_OPEN) > 0
+    followed.write("events", "1 start 0\n2 end 0\n")
+    followed.rest()
+    try:
+        assert os.read(opened, 4096)
+    finally:
+        os.close(opened)
 
 
 @pytest.mark.engine
