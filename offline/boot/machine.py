@@ -39,6 +39,7 @@ from components.platforms.local.probe import choose
 from components.platforms.local.process import run_program, sweep_run
 from offline.boot import MEMORY_MIB, VCPUS
 from offline.boot.description import MAC, SERVICES, CloudMachine
+from offline.boot.firewall import from_outside, render
 from offline.boot.guest import every_boot, first_boot
 from offline.boot.service import read_attributes, read_command
 from trainyard.project import installed
@@ -54,8 +55,9 @@ DIFFERENCES = (
     "Debian 13 with Slurm 24.11 instead of Ubuntu 24.04 with Slurm 23.11; no UEFI, no boot loader, kernel of Debian",
     f"{VCPUS} vCPU, {MEMORY_MIB} MiB and no topology, also in slurm.conf and gres.conf",
     f"addresses: storage services in {SERVICES}, public addresses in {PUBLIC}",
-    "two network cards: one with Internet access and the metadata service, one with the private address",
-    "GPUs, their driver, their tools and InfiniBand are fixtures",
+    "one more network card, which has Internet access and the metadata service",
+    "GPUs, their driver, their tools, InfiniBand and GPUDirect's images are fixtures",
+    "nftables on each machine applies the cloud's firewall rules",
     "every other file that a node receives is the same as on the cloud (tests/integration/received.py)",
 )
 OUTSIDE = "160.0.0.0/4"
@@ -63,8 +65,13 @@ OUTSIDE = "160.0.0.0/4"
 the network contains the metadata services' addresses 169.254.169.254 and 168.63.129.16."""
 _SERVICE = Path(__file__).with_name("service.py")
 _SERVICES = {
-    "gce": {"169.254.169.254:80": "gce"},
-    "azure": {"169.254.169.254:80": "imds", "168.63.129.16:80": "wire", "168.63.129.16:32526": "hostga"},
+    "gce": {"169.254.169.254:80": "gce", "169.254.169.254:81": "firewall"},
+    "azure": {
+        "169.254.169.254:80": "imds",
+        "169.254.169.254:81": "firewall",
+        "168.63.129.16:80": "wire",
+        "168.63.129.16:32526": "hostga",
+    },
 }
 """For each cloud, a mapping from the address of a service for guests to its name in service.py."""
 _HANDLER = {"bin/run": 0o755, "HandlerManifest.json": 0o644}
@@ -111,6 +118,17 @@ class Hypervisor:
             )
             command = [*base_command(machine, hardware, image.kernel), *self._devices(machine, wanted, cards)]
             machine.launch(command, hardware.niceness)
+
+    def filter(self, wanted: CloudMachine) -> None:
+        """Apply the firewall rules of a machine, if it exists."""
+        folder, (primary, *_) = self.run / wanted.name, wanted.cards
+        if primary.rules is None or not folder.exists():
+            return
+        cards = macs(str(self.run), wanted.name)
+        rules = {cards.external: from_outside(primary.rules, primary.address.network), cards.private: primary.rules}
+        for card, own in zip(wanted.cards[1:], self._further(wanted), strict=True):
+            rules[own.private] = card.rules or ()
+        _write(folder / "firewall", render(rules))
 
     def remove(self, name: str) -> None:
         """Delete a machine and its files. The last machine's switch is also ended."""

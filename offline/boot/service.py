@@ -1,6 +1,7 @@
 """Serves one connection to a cloud's service for guests on stdin and stdout: service.py SERVICE FOLDER.
 
-The services are Google's metadata server (gce), and Azure's IMDS (imds), wireserver (wire) and HostGAPlugin (hostga).
+The services are Google's metadata server (gce), Azure's IMDS (imds), wireserver (wire) and HostGAPlugin (hostga), and
+the firewall rules (firewall).
 QEMU starts this program for each connection that a guest opens to the service's address. The connection therefore
 identifies the guest, as on the cloud, and there is no server process that must be ended. `FOLDER` contains
 metadata.json, which the simulated cloud writes. The program uses only the standard library, and few modules, because
@@ -298,11 +299,24 @@ def _json(code: int, value: Any) -> Response:
     return Response(code=code, body=json.dumps(value).encode(), headers={"Content-Type": "application/json"})
 
 
+def answer_firewall(request: Request, folder: Path, wait: Callable[[float], bool]) -> Response:
+    """Return the machine's firewall rules after a line with their digest, when it differs from the one in the path.
+
+    No cloud has this service. It is for the guest's offline-firewall.service.
+    """
+    file = folder / "firewall"
+    while (text := file.read_text() if file.exists() else "") == "" or _etag(text) == request.path.removeprefix("/"):
+        if wait(_PERIOD):
+            return Response(code=404)
+    return Response(code=200, body=f"# {_etag(text)}\n{text}".encode())
+
+
 ANSWERS: Mapping[str, Callable[[Request, Path, Callable[[float], bool]], Response]] = {
     "gce": answer_gce,
     "imds": answer_imds,
     "wire": answer_wire,
     "hostga": answer_hostga,
+    "firewall": answer_firewall,
 }
 
 

@@ -69,6 +69,9 @@ class Cloud(Protocol):
     def computed(self, described: Described, identity: str, outputs: Properties) -> Properties:
         """Return `outputs`, completed with the values that the cloud assigns."""
 
+    filters: frozenset[str] = frozenset()
+    """Types of resources with firewall rules."""
+
     def machine(self, record: Record, world: World) -> CloudMachine | None:
         """Return the virtual machine that a resource describes, or None if it is no virtual machine."""
         return None

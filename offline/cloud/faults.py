@@ -23,7 +23,14 @@ FILE = "faults.yaml"
 EVICTED = "offlineEvicted"
 """Name of an output that only stopped machines have. For an Azure machine, it contains the disks' properties."""
 _DISKS = "storageProfile"
-_AT = {"stockout": "create", "slow": "create", "evicted": "read", "deallocated": "read", "failed": "command"}
+_AT = {
+    "stockout": "create",
+    "slow": "create",
+    "evicted": "read",
+    "deallocated": "read",
+    "deleted": "read",
+    "failed": "command",
+}
 """Mapping from each fault to the operation that it affects by default."""
 _OTHER_ZONE = "Fix: try again later, use another zone or region, or buy a reservation"
 _STOCKOUT = {
@@ -120,7 +127,9 @@ def stockout_message(package: str, name: str, inputs: Properties) -> str:
 
 
 def changed_outside(fault: Fault, record: Record) -> Record | None:
-    """Return the resource after the cloud has stopped it, or None if the cloud has deleted it."""
+    """Return the resource after the cloud has stopped it, or None if it was deleted."""
+    if fault.fault == "deleted":
+        return None
     return evicted(record) if fault.fault == "evicted" else deallocated(record)
 
 

@@ -20,6 +20,7 @@ from offline.boot.description import (
     gpus_of,
     nfs_server,
 )
+from offline.boot.firewall import Rule
 from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import EVICTED
@@ -33,6 +34,7 @@ from offline.values import Properties, Value, objects, signature
 _API = "https://www.googleapis.com/compute/v1/"
 _LINK = re.compile(r"^(?:https://[\w.-]+/(?:compute/)?\w+/)?(projects/[^/]+/.+)$")
 _INSTANCE = "gcp:compute/instance:Instance"
+_FIREWALL = "gcp:compute/firewall:Firewall"
 _FILESTORE = "gcp:filestore/instance:Instance"
 _BAKE = "trainyard/bake"
 """The guest attribute that contains a bake's result."""
@@ -47,6 +49,7 @@ machine publishes its host key only afterwards."""
 class Gcp(Cloud):
     package = "gcp"
     reserved_addresses = (2, 2)
+    filters = frozenset({_FIREWALL, _INSTANCE})
 
     def __init__(self) -> None:
         self.sdk = Sdk("pulumi_gcp")
@@ -146,7 +149,8 @@ class Gcp(Cloud):
             firmware=["type=1,manufacturer=Google,product=Google Compute Engine,serial=GoogleCloud-OFFLINE"],
             metadata=_metadata_tree(record, given[0]),
             cards=[
-                self._card(world, card, name) for card, name in zip(given, [*names, *len(given) * [""]], strict=False)
+                self._card(world, facts, card, name)
+                for card, name in zip(given, [*names, *len(given) * [""]], strict=False)
             ],
             public=str(access[0]["natIp"]) if access else "",
             disks=[self._disk(world, attached) for attached in objects(facts.get("attachedDisks"))],
@@ -158,11 +162,13 @@ class Gcp(Cloud):
             notice=NOTICE if _rules(facts).get("preemptible") else 0,
         )
 
-    def _card(self, world: World, given: Properties, name: str) -> Card:
+    def _card(self, world: World, facts: Properties, given: Properties, name: str) -> Card:
         subnet = world.find(self.refers(str(given.get("subnetwork"))))
         prefix = str(self.ranges(subnet.inputs)[0] if subnet else "/24").partition("/")[2]
         network = _last(subnet.inputs.get("network")) if subnet else ""
-        return Card(address=IPv4Interface(f"{given['networkIp']}/{prefix}"), network=network, name=name)
+        address = IPv4Interface(f"{given['networkIp']}/{prefix}")
+        rules = [rule for found in world.records() for rule in _rules_of(found, network, facts.get("tags"))]
+        return Card(address=address, network=network, name=name, rules=rules)
 
     def _disk(self, world: World, attached: Properties) -> CloudDisk:
         found = world.find(self.refers(str(attached.get("source"))))
@@ -257,6 +263,19 @@ class Gcp(Cloud):
         if machine is None:
             raise ResourceError(f"{identity} not found")
         return machine
+
+
+def _rules_of(firewall: Record, network: str, tags: Value) -> Iterator[Rule]:
+    """Yield the rules of a Firewall for a machine with these tags. A network denies all other incoming connections."""
+    facts: Any = firewall.inputs
+    if firewall.token != _FIREWALL or firewall.made_by or _last(facts.get("network")) != network:
+        return
+    targets, own = facts.get("targetTags") or (), tags if isinstance(tags, list) else ()
+    if targets and not any(tag in own for tag in targets):
+        return
+    for one in facts.get("allows") or ():
+        protocol = "" if one["protocol"] == "all" else one["protocol"]
+        yield Rule(sources=facts["sourceRanges"], protocol=protocol, ports=one.get("ports") or ())
 
 
 def _filestore(record: Record) -> CloudMachine:

@@ -62,6 +62,7 @@ class Maker:
             if found := self._world.find(identity):
                 changed = changed_outside(fault, found)
                 self._put(changed) if changed else self._remove(identity)
+                self._filter(found)
         record = self._world.find(identity)
         if record is None:
             return None
@@ -108,6 +109,7 @@ class Maker:
                 fix = adopt if user.made_by else "delete that first"
                 raise ResourceError(f"409 InUse: {identity} is used by {user.id}. Fix: {fix}")
             self._remove(identity)
+        self._filter(record)
 
     def _inside(self, identity: str) -> list[Record]:
         start = f"{identity.lower()}/"
@@ -118,6 +120,15 @@ class Maker:
         self._world.put(record)
         if is_wanted() and (machine := self._cloud.machine(record, self._world)):
             hypervisor(self._world.folder).apply(machine)
+
+    def _filter(self, changed: Record) -> None:
+        """Apply the firewall rules of all booted machines after a change to a rule, a machine or another resource."""
+        if not is_wanted() or changed.token not in self._cloud.filters:
+            return
+        with self._world.locked():
+            for record in self._world.records():
+                if not record.made_by and (machine := self._cloud.machine(record, self._world)):
+                    hypervisor(self._world.folder).filter(machine)
 
     def _remove(self, identity: str) -> None:
         record = self._world.find(identity)
@@ -134,7 +145,9 @@ class Maker:
         known = _known_outputs(self._cloud, self._described, inputs, old or Made())
         own = self._cloud.computed(self._described, identity, known)
         outputs = filler.fill(self._described.outputs, own, self._world.seed(identity))
-        self._put(replace(self._record(identity, inputs), outputs=outputs))
+        record = replace(self._record(identity, inputs), outputs=outputs)
+        self._put(record)
+        self._filter(record)
         return outputs
 
     def _record(self, identity: str, inputs: Properties) -> Record:

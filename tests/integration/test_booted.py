@@ -213,7 +213,7 @@ def test_gpudirect_is_ready(booted: BootedProject) -> None:
     ]
     assert len(cards) == 9
     for _, card, _, address, *_ in cards:
-        assert " 0% packet loss" in booted.on(first, f"ping -c 1 -W 5 -I {card} {address.partition('/')[0]}")
+        assert " 0% packet loss" in booted.on(first, f"sudo ping -c 1 -W 5 -I {card} {address.partition('/')[0]}")
 
 
 def test_infiniband_is_ready(booted: BootedProject) -> None:
@@ -231,6 +231,26 @@ def test_infiniband_is_ready(booted: BootedProject) -> None:
         assert not booted.verdicts(node)
         assert "8 RDMA ports are up" in booted.on(node, "sudo cat /var/log/trainyard/35-fabric.log")
         assert "active" in booted.on(node, "systemctl is-active nvidia-fabricmanager")
+
+
+def test_nodes_are_not_ready_without_a_firewall_rule(booted: BootedProject) -> None:
+    """Delete the rule that permits connections between the nodes. The next `up` creates it again."""
+    if booted.provider != "gcp":
+        pytest.skip("the rules of the other cloud are not resources of their own")
+    faults = booted.home / "clouds" / booted.name / "faults.yaml"
+    faults.write_text(yaml.safe_dump([{"fault": "deleted", "name": f"{booted.cluster}-net-inside"}]))
+    booted.cloud("refresh")
+    look = f"timeout 5 bash -c '</dev/tcp/{booted.nodes[0]}/22' && echo reached || echo dropped"
+    wait_until("the change", 30, lambda: booted.on(booted.head, look).split()[-1] == "dropped")
+
+    def show(state: str) -> bool:
+        states = booted.on(booted.head, "sinfo -h -N -o '%N=%t'")
+        return all(re.search(rf"{node}={state}", states) for node in booted.nodes)
+
+    wait_until("the nodes to be lost", 300, lambda: show(r"(down|drain|drng|.*\*)"))
+    booted.cloud("up")
+    wait_until("the rule", 30, lambda: booted.on(booted.head, look).split()[-1] == "reached")
+    wait_until("the nodes to return", 300, lambda: show(r"idle\b(?!\*)"))
 
 
 def test_users_cannot_reach_the_metadata_service(booted: BootedProject) -> None:

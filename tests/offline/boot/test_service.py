@@ -166,3 +166,15 @@ def test_azures_agent_receives_run_commands_and_reports_their_output(tmp_path: P
         assert ask(guest, "/status", "PUT", body)[0] == 201
         assert ask(guest, "/vmSettings")[0] == 404
     assert service.read_command(tmp_path, "key") == ("success", "ssh-ed25519 AAAA")
+
+
+def test_changed_firewall_rules_are_sent_at_once(tmp_path: Path) -> None:
+    (tmp_path / "firewall").write_text("first\n")
+    with connected("firewall", tmp_path, {}) as guest:
+        status, text, _ = ask(guest, "/none")
+        mark, digest = text.splitlines()[0].split()
+        assert (status, mark, text.splitlines()[1:]) == (200, "#", ["first"])
+        timer = threading.Timer(0.3, (tmp_path / "firewall").write_text, ["second\n"])
+        timer.start()
+        assert ask(guest, f"/{digest}")[1].splitlines()[1:] == ["second"]
+        timer.join()

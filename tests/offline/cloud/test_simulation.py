@@ -15,7 +15,7 @@ from offline.__main__ import main
 from offline.cloud.azure import Azure
 from offline.cloud.checking import Checker
 from offline.cloud.cloud import Cloud, refused_address
-from offline.cloud.faults import deallocated, evicted, strikes
+from offline.cloud.faults import Fault, changed_outside, deallocated, evicted, strikes
 from offline.cloud.gcp import Gcp
 from offline.cloud.making import is_running
 from offline.cloud.outputs import kept_outputs
@@ -200,6 +200,10 @@ def test_an_eviction_follows_the_machines_setting() -> None:
     assert evicted(record(INSTANCE, ID, scheduling={"instanceTerminationAction": "DELETE"})) is None
     assert evicted(record(VM, NODE, evictionPolicy="Delete")) is None
     assert evicted(record(VM, NODE, evictionPolicy="Deallocate")) is not None
+
+
+def test_a_deleted_resource_is_missing_in_the_next_refresh() -> None:
+    assert changed_outside(Fault("deleted"), record(FIREWALL, "projects/p/global/firewalls/f")) is None
 
 
 def test_a_started_machine_has_its_disk_properties_again(world: World) -> None:
