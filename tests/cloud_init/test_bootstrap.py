@@ -227,6 +227,7 @@ def report(tmp_path: Path, keys: dict[str, list[str]]) -> str | None:
     [
         ({"mlx5_ib0": ["0x8045", "0x7fff", "0x0000"], "mlx5_ib1": ["0x8045", "0x7fff"]}, "0x8045\n"),
         ({"mlx5_ib0": ["0x8046", "0x7fff"], "mlx5_ib1": ["0x7fff", "0x8045"]}, "0x8045,0x8046\n"),
+        ({"mlx5_ib0": ["0xddfb", "0x7fff", "0x5dfc"]}, "0xddfb\n"),
         ({"mlx5_ib0": ["0x7fff"], "mlx5_an0": ["0x8001"]}, "\n"),
         ({}, None),
     ],
