@@ -32,6 +32,8 @@ _RECONNECT_SECONDS = 300
 _BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
 """A fault counts as the likely cause of a failure if Slurm noticed it at most this many seconds before or after the end
 of the job. Slurm can take more than a minute to notice a fault."""
+_END_SECONDS = 120
+"""How long `yard resume` waits for a job that is ending."""
 _NOTICE_SECONDS = 30
 """How long `yard` waits for a fault after a signal has ended a job, because health checks need time to notice it."""
 _SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
@@ -312,8 +314,16 @@ def cancel_jobs(remote: Remote, jobs: Sequence[int], as_json: bool) -> None:
 
 
 def resume_job(remote: Remote, job: int, as_json: bool) -> None:
-    """Restart a failed or cancelled job in its run folder. Raises JobError if the job is active or has completed."""
-    found = read_job(remote, job)
+    """Restart a failed or cancelled job in its run folder. Raises JobError if the job is active or has completed.
+
+    After `yard cancel`, Slurm can take a minute to end the job's processes, so wait for a job that is ending.
+    """
+    found, deadline = read_job(remote, job), time.monotonic() + _END_SECONDS
+    if found.state == "COMPLETING":
+        warn(f"yard: job {job} is ending")
+    while found.state == "COMPLETING" and time.monotonic() < deadline:
+        time.sleep(2)
+        found = read_job(remote, job)
     if not found.ended:
         raise JobError(f"job {job} is {found.state}; run `yard wait {job}`, and then resume it")
     if found.state == "COMPLETED":

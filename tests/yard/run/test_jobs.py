@@ -23,6 +23,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.yard.conftest import FakeStack, LocalHead, MakeProgram, printed, yard
+from trainyard.errors import JobError
 from trainyard.faults import HISTORY
 from trainyard.outputs import Cluster
 from yard.run import goodput, jobs, query
@@ -428,6 +429,32 @@ def test_cancellation_waits_for_the_start_of_the_runner(tmp_path: Path) -> None:
             assert runner.wait(5) == -signal.SIGINT
         finally:
             runner.kill()
+
+
+@pytest.mark.parametrize(("states", "resumed"), [(["COMPLETING"] * 2 + ["CANCELLED"], True), (["RUNNING"], False)])
+def test_resume_waits_for_a_job_that_is_ending(
+    states: list[str], resumed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = iter(states)
+    monkeypatch.setattr(jobs, "read_job", lambda *_: replace(ENDING, state=next(found)))
+    monkeypatch.setattr(jobs, "acting_for_owner", lambda remote, *_, **_options: remote)
+    monkeypatch.setattr(jobs, "scheduler_of", lambda _name: SimpleNamespace(resume=lambda *_: 8))
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=SimpleNamespace(scheduler="slurm")))
+    if not resumed:
+        with pytest.raises(JobError, match="job 7 is RUNNING; run `yard wait 7`"):
+            jobs.resume_job(remote, 7, as_json=False)
+        return
+    jobs.resume_job(remote, 7, as_json=False)
+    output = capsys.readouterr()
+    assert output.out == "job 8 (train) continues in /shared/jobs/train\n"
+    assert output.err == "yard: job 7 is ending\n"
+
+
+ENDING = Job(
+    id=7, name="train", user="trainer", group="gpu", state="COMPLETING", reason="", nodes=2, node_list="n-[0-1]",
+    elapsed_s=9, restarts=0, exit_code=0, run_dir="/shared/jobs/train",
+)  # fmt: skip
 
 
 def test_cancellation_accepts_that_the_runner_has_just_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
