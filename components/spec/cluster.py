@@ -318,7 +318,7 @@ class ClusterSpec(Model):
     """A cluster."""
 
     name: Annotated[Name, Field(examples=["yard"])]
-    """Name of the cluster, with which the names of its hosts begin."""
+    """Name of the cluster. Hosts are named `<name>-head` and `<name>-<group>-<i>`."""
     platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
     scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
     """With `none`, `yard` starts jobs over SSH."""

@@ -132,7 +132,7 @@ class HostsSpec(ExistingHostsSpec):
     ]
     """All hosts."""
     user: Annotated[Login, Field(examples=["ubuntu"])] = "root"
-    """Default SSH user."""
+    """Default SSH user: root, or a user with passwordless sudo."""
     key: Annotated[KeyFile | None, Field(examples=["~/.ssh/id_ed25519"])] = None
     """Default private key file, whose content the state stores as a secret. Default: the keys in the SSH agent."""
     machines: Annotated[
