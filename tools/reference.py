@@ -73,20 +73,22 @@ GUIDES = {
 """The page that explains each command, from docs/."""
 
 SECTIONS = {
-    "access": "platforms/clouds.md#access-to-the-head",
+    "access.via": "platforms/clouds.md#access-to-the-head",
     "containers": "containers.md",
     "gates.nccl_busbw": "health.md#bandwidth-gate",
     "idle": "cost.md#sleep",
     "limits.accounts": "team.md#limits",
     "limits.idle_gpu": "cost.md#gpus-that-are-not-used",
     "limits.max_usd_per_month": "cost.md#limits",
-    "mirrors": "platforms/driver.md#mirrors",
+    "mirrors.debian": "platforms/driver.md#mirrors",
     "monitoring": "monitoring.md",
-    "nodes.<group>.capacity": "cost.md#spot",
+    "nodes.<group>.capacity.kind": "cost.md#spot",
     "nodes.<group>.driver": "platforms/driver.md",
     "nodes.<group>.elastic": "cost.md#elastic-groups",
     "nodes.<group>.placement": "platforms/azure.md#placement-and-capacity",
     "nodes.<group>.spares": "health.md#spares",
+    "power_command": "platforms/hosts.md#elastic-groups",
+    "protect_storage": "cost.md#stop-paying",
     "repair": "health.md#automatic-repair",
     "ssh.ca": "team.md#certificates",
     "users": "team.md#people",
@@ -168,7 +170,8 @@ def _commands() -> Iterator[tuple[str, str]]:
             arguments = [item.metavar or item.name for item in leaf.params if item.param_type_name == "argument"]
             needed = (item for item in leaf.params if item.param_type_name == "option" and item.required)
             arguments += [f"{item.opts[0]} {item.metavar or item.name.upper()}" for item in needed]
-            about = leaf.help.split("\n\n")[0]
+            # `--help` prints all sentences.
+            about = re.split(r"(?<=\.)\s", leaf.help)[0]
             yield _linked(" ".join(("yard", *words, *arguments)), GUIDES[name]), about
 
 
@@ -245,7 +248,7 @@ def _values(field: Mapping[str, Any]) -> str:
         if "enum" in choice:
             return ", ".join(f"`{value}`" for value in choice["enum"]) + "."
         if choice.get("type") in ("integer", "number") and choice.get("maximum", _MANY) < _MANY:
-            return f"{choice.get('minimum', choice.get('exclusiveMinimum'))} to {choice['maximum']}."
+            return f"{choice.get('minimum', choice.get('exclusiveMinimum'))}-{choice['maximum']}."
     return ""
 
 

@@ -55,9 +55,9 @@ class HeadSpec(Model):
     """The head node: Slurm controller, accounting database, NFS server and login node."""
 
     machine: MachineName
-    """Machine type of the head."""
+    """Machine type."""
     host: Annotated[HostName | None, Field(examples=["node1"])] = None
-    """Existing host that becomes the head. Default: the first. It also runs jobs if a group lists it."""
+    """Existing host that becomes the head. It also runs jobs if a group lists it. Default: the first."""
 
 
 class CapacitySpec(Model):
@@ -100,7 +100,7 @@ class IdleSpec(Model):
     minutes: Annotated[
         int, Field(ge=1, le=10_080, strict=True, description="must be a whole number of minutes", examples=[60])
     ]
-    """Time without a job and without an SSH connection to the head until the cluster stops."""
+    """Time without jobs and SSH connections to the head."""
     action: Annotated[Literal["stop"], Field(examples=["stop"])] = "stop"
 
 
@@ -115,18 +115,18 @@ class GroupSpec(Model):
     model_config = ConfigDict(json_schema_extra=_count_or_hosts)
 
     machine: MachineName
-    """Machine type of the nodes."""
+    """Machine type."""
     count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
-    """Number of nodes. Required, unless `hosts` lists them."""
+    """Number of nodes. Required without `hosts`."""
     hosts: Annotated[tuple[HostName, ...], Field(examples=[["node1", "node2"]])] = ()
     """Existing hosts, instead of `count`."""
     placement: Annotated[Literal["none", "compact", "same_fabric"], Field(examples=["none"])] = "none"
     """Anywhere, close together, or in one InfiniBand fabric."""
     capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
     driver: Annotated[Literal["image", "install", "none"] | None, Field(examples=["image"])] = None
-    """Whether NVIDIA's driver is in the image, is installed, or is missing."""
+    """NVIDIA's driver is in the image, is installed, or is missing."""
     spares: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[1])] = 0
-    """Nodes that run no jobs until they replace a lost or drained node. Requires Slurm."""
+    """Nodes that only replace lost or drained ones. Requires Slurm."""
 
     elastic: Annotated[ElasticSpec | None, Field(examples=[{"min": 0, "idle_minutes": 20}])] = None
     """The head stops idle machines and starts them for waiting jobs. Requires Slurm."""
@@ -168,7 +168,7 @@ class AccessSpec(Model):
         tuple[Annotated[Cidr, Field(examples=["203.0.113.0/24"])], ...],
         Field(examples=[["203.0.113.0/24"]]),
     ] = ()
-    """CIDR ranges that may connect to the head over SSH. Required on clouds with `via: public`."""
+    """CIDR ranges that may connect to the head. Required on clouds with `via: public`."""
     via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
     """SSH uses the head's public address, the cloud's SSH gateway, or the private address."""
 
@@ -177,8 +177,7 @@ class SshSpec(Model):
     """SSH logins of people."""
 
     ca: Annotated[PublicKey | None, Field(examples=["ssh-ed25519 AAAA... ca@example.org"])] = None
-    """Public key of an existing certificate authority. People log in with its certificates whose principal is the name
-    in `users`."""
+    """Public key of an existing certificate authority, with whose certificates people log in."""
 
 
 class SharedStorageSpec(Model):
@@ -223,10 +222,9 @@ class IdleGpuSpec(Model):
     minutes: Annotated[
         int, Field(ge=10, le=10_080, strict=True, description="must be a whole number of minutes", examples=[30])
     ]
-    """How long all GPUs of a job may have a utilization of 0 %."""
+    """How long all GPUs of a job may be unused."""
     action: Annotated[Literal["warn", "end", "requeue"], Field(examples=["end"])] = "warn"
-    """What follows, after a warning in the job's output at half of the time. `requeue` ends jobs that Slurm cannot
-    requeue, such as sessions."""
+    """What follows a warning at half of the time. `requeue` ends jobs that Slurm cannot requeue, such as sessions."""
 
 
 class LimitsSpec(Model):
@@ -235,21 +233,20 @@ class LimitsSpec(Model):
     max_usd_per_hour: Annotated[
         float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
     ] = None
-    """The most that machines, shared storage and gateway may cost at known list prices."""
+    """The most that the cluster may cost at known list prices."""
     max_usd_per_month: Annotated[int | None, Field(ge=1, le=100_000_000, examples=[20_000])] = None
-    """The most that the cluster may cost in a calendar month (UTC), as `yard cost` computes it. When it is spent, no
-    new jobs start, and idle machines of elastic groups stop. Requires Slurm."""
+    """The most that it may cost in a calendar month (UTC), as `yard cost` computes it. When it is spent, no new jobs
+    start, and idle elastic machines stop. Requires Slurm."""
     when_spent: Annotated[Literal["finish", "requeue"], Field(examples=["finish"])] = "finish"
-    """Then running jobs continue (`finish`), or those in elastic groups are requeued after a notice of five minutes
-    (`requeue`)."""
+    """Then running jobs continue (`finish`), or those in elastic groups are requeued after a notice of five minutes."""
     idle_gpu: Annotated[IdleGpuSpec | None, Field(examples=[{"minutes": 30, "action": "end"}])] = None
-    """Jobs that do not use their GPUs are warned, and can be ended or requeued."""
+    """Jobs that do not use their GPUs are warned, ended or requeued. Requires Slurm."""
     each_person: Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])] = FairUseSpec()
     """The limits of each person. Keys in `people` replace them."""
     people: _Limited = Field(default_factory=dict, examples=[{"ann": {"gpus": 8}}])
-    """Limits of people by name, over all their accounts. `null` removes a limit of `each_person`."""
+    """Limits by name, over all accounts of a person. `null` removes a limit of `each_person`."""
     accounts: _Limited = Field(default_factory=dict, examples=[{"vision": {"gpus": 16}}])
-    """Limits of Slurm accounts by name, in addition to those of people."""
+    """Additional limits of Slurm accounts, by name."""
 
     def of_person(self, name: str) -> FairUseSpec:
         """Return the limits of a person."""
@@ -264,10 +261,9 @@ class GatesSpec(Model):
         Literal["default", "off"] | Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)],
         Field(description="must be default, off or the minimum bus bandwidth in GB/s", examples=["default", 185]),
     ] = "default"
-    """The lowest all-reduce bandwidth under Slurm: that of the machine type, for real GPUs (`default`), or a number in
-    GB/s for pairs of nodes."""
+    """The lowest all-reduce bandwidth under Slurm: that of the machine type, or a number in GB/s for pairs of nodes."""
     unmeasured: Annotated[Literal["warn", "drain"], Field(examples=["warn"])] = "warn"
-    """Whether a node whose all-reduce does not start is also drained."""
+    """What happens to a node whose all-reduce does not start."""
 
     @field_validator("nccl_busbw", mode="before")
     @classmethod
@@ -286,7 +282,7 @@ Mirror = Annotated[
 
 
 class MirrorsSpec(Model):
-    """Mirrors that nodes use instead of package archives."""
+    """Mirrors of package archives."""
 
     debian: Mirror = None
     debian_security: Mirror = None
@@ -318,13 +314,13 @@ class ClusterSpec(Model):
     """A cluster."""
 
     name: Annotated[Name, Field(examples=["yard"])]
-    """Name of the cluster. Hosts are named `<name>-head` and `<name>-<group>-<i>`."""
+    """Hosts are named `<name>-head` and `<name>-<group>-<i>`."""
     platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
     scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
     """With `none`, `yard` starts jobs over SSH."""
     containers: Annotated[Literal["none", "docker", "enroot"] | None, Field(examples=["docker"])] = None
-    """Container runtime for jobs. `docker` requires `scheduler: none`, and lets the job user become root on every node.
-    Default: `enroot` on created machines with NVIDIA GPUs, otherwise `none`."""
+    """`docker` requires `scheduler: none`, and lets the job user become root on every node. Default:
+    `enroot` on created machines with NVIDIA GPUs, otherwise `none`."""
     network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
     head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
     nodes: Annotated[
@@ -337,10 +333,9 @@ class ClusterSpec(Model):
     limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()
     gates: Annotated[GatesSpec, Field(examples=[{"nccl_busbw": "default"}])] = GatesSpec()
     idle: Annotated[IdleSpec | None, Field(examples=[{"minutes": 60, "action": "stop"}])] = None
-    """An idle cluster stops, and `yard wake` starts it again. Requires that all node groups are elastic."""
+    """An idle cluster stops until `yard wake`. Requires that all node groups are elastic."""
     repair: Annotated[Literal["ask", "auto"], Field(examples=["ask"])] = "ask"
-    """Whether `yard heal --auto`, which a timer runs, only prints the steps or also reboots and replaces machines
-    (`auto`, with Slurm)."""
+    """With `auto` and Slurm, `yard heal --auto` reboots and replaces machines."""
     mirrors: Annotated[MirrorsSpec, Field(examples=[{"debian": "http://mirror.example.org/debian"}])] = MirrorsSpec()
     users: Annotated[
         tuple[UserSpec, ...],

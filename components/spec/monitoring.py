@@ -40,19 +40,19 @@ class MonitoringSpec(Model):
     retention_days: Annotated[
         int, Field(ge=1, le=400, strict=True, description="must be a whole number of days", examples=[15])
     ] = 15
-    """How long metrics are stored on the head."""
+    """How long the head stores metrics."""
     retention_gb: Annotated[
         int, Field(ge=1, le=1000, strict=True, description="must be a whole number of GB", examples=[5])
     ] = 5
-    """The most that metrics use of the head's root disk. The oldest are deleted first."""
+    """The most that metrics use of the head's root disk."""
     webhook: Annotated[
         str | None, Field(pattern=WEBHOOK, description="must be a URL", examples=["https://hooks.example.org/alerts"])
     ] = None
-    """URL that receives alerts. For a secret, use `trainyard:alert_webhook` instead."""
+    """URL for alerts. For a secret, use `trainyard:alert_webhook` instead."""
     email: Annotated[MailSpec | None, Field(examples=[{"to": "ops@example.org", "relay": "mail.example.org:25"}])] = (
         None
     )
-    """Who receives alerts as e-mail messages."""
+    """Alerts as e-mail messages."""
 
     @model_validator(mode="before")
     @classmethod

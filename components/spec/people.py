@@ -87,17 +87,18 @@ class UserSpec(Model):
     """A person with an account on every node."""
 
     name: UserName
+    """Name of the account."""
     ssh_keys: Annotated[tuple[PublicKey, ...], Field(examples=[["ssh-ed25519 AAAA... ann@laptop"]])] = ()
-    """The person's OpenSSH public keys. Required without `ssh.ca`."""
+    """OpenSSH public keys. Required without `ssh.ca`."""
     admin: bool = False
-    """Whether the person can log in as `ops`, use sudo, and cancel and read all jobs."""
+    """Whether the person can use sudo as `ops`, and cancel and read all jobs."""
     uid: Annotated[
         int | None,
         Field(ge=FIRST_UID, le=LAST_UID, strict=True, description="must be a whole number", examples=[12345]),
     ] = None
-    """The uid on every node. Default: computed from the name."""
+    """Default: computed from the name."""
     accounts: Annotated[tuple[AccountName, ...], Field(examples=[["vision"]])] = ()
-    """The Slurm accounts of the person's jobs, which are also groups; the first is the default. Default: `people`."""
+    """Slurm accounts, which are also groups. The first is used without `--account`. Default: `people`."""
 
     @property
     def number(self) -> int:
@@ -117,7 +118,7 @@ class FairUseSpec(Model):
     gpus: Annotated[Amount, Field(examples=[8])] = None
     """The most GPUs that running jobs use at once."""
     gpu_hours_per_month: Annotated[Amount, Field(examples=[1000])] = None
-    """The most GPU hours in a calendar month. A job starts only if they last until its time limit."""
+    """In a calendar month. A job starts only if they last until its time limit."""
     time: Annotated[
         str | None,
         Field(
@@ -128,7 +129,7 @@ class FairUseSpec(Model):
     ] = None
     """The longest time limit of a job, and the default."""
     priority: Annotated[int, Field(ge=1, le=10_000, strict=True, description="must be a whole number")] = 1
-    """The share of the cluster, in relation to other accounts or people of the same account."""
+    """The share, in relation to other accounts or people of an account."""
 
     @property
     def minutes(self) -> int | None:

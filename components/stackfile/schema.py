@@ -59,7 +59,7 @@ def _definitions() -> dict[str, Any]:
     del definitions[PlatformSpec.__name__]  # the base class of the platforms' models
     cluster = definitions[ClusterSpec.__name__]
     cluster["properties"]["platform"] = {
-        "description": "The platform that provides the machines. The keys depend on `provider`.",
+        "description": "Provides the machines. The keys depend on `provider`.",
         "type": "object",
         "required": ["provider"],
         "oneOf": [{"$ref": f"{_DEFINITION}{name}"} for name in names.values()],

@@ -35,7 +35,7 @@ def ssh(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Log in, or run the command after `--` (a single argument is a line for the remote shell)."""
+    """Log in, or run the command after `--`. A single argument is a line for the remote shell."""
     from yard.stack.remote import shell
 
     remote = remote_of(stack, outputs)
@@ -59,7 +59,7 @@ def nodes(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """List the hosts, their Slurm state and the reason for it."""
+    """List the hosts, their Slurm state and its reason."""
     from yard.run.jobs import list_nodes
 
     list_nodes(remote_of(stack, outputs), as_json, history=history)
@@ -148,7 +148,7 @@ def refresh(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Read the outputs again and rewrite the SSH files, or remove those of a destroyed stack."""
+    """Read the outputs again, and rewrite the SSH files. Removes those of a destroyed stack."""
     from yard.stack.load import load_stack, save_for_jobs
 
     if user is not None and save is None:
@@ -223,7 +223,7 @@ def forget(
     as_json: JsonOption = False,
     stack: StackOption = "local",
 ) -> None:
-    """Remove a dead host, so that `pulumi up` and `destroy` do not wait for it."""
+    """Remove a dead host, so that Pulumi does not wait for it."""
     from yard.stack.hosts import forget_host
 
     urn = forget_host(stack, host)

@@ -104,7 +104,7 @@ def submit(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Submit a job: a recipe, a job file, a Python file, a Slurm script, or a shell command after `--`.
+    """Submit a recipe, a job file, a Python file, a Slurm script, or a shell command after `--`.
 
     `yard submit train.py -- ARGS` starts a Python file with torchrun on each node. `yard submit -- COMMAND` starts a
     shell command once on each node. The file's directory or, for a command, the current directory is copied to the
@@ -342,7 +342,7 @@ def usage(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Show the GPU hours of people and accounts, and their cost."""
+    """Show the GPU hours of people and accounts."""
     from yard.run.fair_use import show_usage
 
     show_usage(remote_of(stack, outputs), month or f"{datetime.now(UTC):%Y-%m}", as_json)

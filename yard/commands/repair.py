@@ -81,7 +81,7 @@ def roll(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Replace the machines of a group, one after another, when their jobs have ended.
+    """Replace the machines of a group, each after its jobs have ended.
 
     New machines use the user-data and the image of this version. The same command continues an interrupted roll.
     """
@@ -147,7 +147,7 @@ def rotate(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Replace a key of the cluster: show a preview, ask, and run `pulumi up`.
+    """Replace a key of the cluster. Shows a preview, asks, and runs `pulumi up`.
 
     No machine is replaced, and jobs continue. `pulumi up` also makes other changes to the stack that are pending.
     """

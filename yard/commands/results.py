@@ -36,7 +36,7 @@ def report(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Write a page about a job: training, ranks, starts, goodput, cost and nodes.
+    """Write a page about a job: its training, ranks, cost and nodes.
 
     The page is one HTML file, which needs no network. JOB is a number; the default is your newest job. With --cluster,
     the page contains the jobs, the cost and the nodes of the last days.
@@ -89,7 +89,7 @@ def diff(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Print how two jobs differ, and what the differences probably mean."""
+    """Print how two jobs differ, and what this probably means."""
     from dataclasses import asdict
 
     from yard.report.findings import compare

@@ -151,7 +151,7 @@ def preview(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a comment for a pull request.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the resources, prices, quotas and problems of stacks. Exits with code 1 if there are problems."""
+    """Show resources, prices, quotas and problems of stacks. Exits with code 1 if there are problems."""
     if bool(stacks) == everything:
         raise typer.BadParameter("name the stacks, or use --all")
     if offline and live:
@@ -299,7 +299,7 @@ def bake(
     as_json: JsonOption = False,
     stack: StackOption = "local",
 ) -> None:
-    """Build an image with the packages and settings of a stack's machines.
+    """Build an image for a stack. It contains the packages and settings of the machines.
 
     The name of the image contains a hash of its content, so an image that exists is not built again. New machines start
     from the image if `platform.baked_image` in the stack file is the printed value.

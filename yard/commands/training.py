@@ -43,7 +43,7 @@ def build(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Build an environment on the shared file system, unless it exists, and print its path."""
+    """Build an environment, unless it exists, and print its path."""
     from yard.environments.definition import definition_of
     from yard.run import environments
 
@@ -106,7 +106,7 @@ def synth(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Create a synthetic dataset that a model can learn, on the head unless --here is set."""
+    """Create a synthetic dataset that a model can learn. It is on the head unless --here is set."""
     from yard.run import data, dataset
 
     options = ["--tokens", tokens, "--vocab", str(vocab), "--seed", str(seed), *(["--force"] if force else [])]
@@ -160,7 +160,7 @@ def reproduce(
     ] = None,
     outputs: OutputsOption = None,
 ) -> None:
-    """Run the jobs of a blog post, and print its figures next to the new ones.
+    """Run the jobs of a blog post, and compare the figures.
 
     The stack must exist (`yard init NAME --from POST`, `pulumi up`). Environments are built if they do not exist.
     """
@@ -242,7 +242,7 @@ OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Sa
 _HELP = {
     "nccl": "All-reduce bus bandwidth by size, in GB/s. --min applies to the largest size.",
     "train": "Training speed. --min is in hardware TFLOPS per rank. Arguments after `--` are passed to train.py.",
-    "scaling": "The same training on 1, 2, 4, ... nodes with equal work per rank. --min is the minimum efficiency.",
+    "scaling": "The same training on 1, 2, 4 and more nodes. Each rank has equal work. --min limits the efficiency.",
 }
 """Mapping from benchmark to help text. yard/run/bench.py defines a function for each benchmark."""
 

@@ -121,8 +121,9 @@ class AzureSpec(CloudSpec):
         ),
         AfterValidator(known_region),
     ]
+    """Short name, without spaces."""
     zone: Annotated[Literal["1", "2", "3"] | None, Field(examples=["1"])] = None
-    """Availability zone of all machines and disks. Default: Azure chooses. Availability sets cannot be in a zone."""
+    """Zone of all machines and disks. Availability sets cannot be in a zone. Default: Azure chooses."""
     subscription: Annotated[
         str | None,
         Field(
@@ -141,7 +142,7 @@ class AzureSpec(CloudSpec):
             examples=["24.04.2026072901"],
         ),
     ] = None
-    """Replaces the pinned version, for example after Azure has withdrawn it."""
+    """Replaces the pinned version, for example a withdrawn one."""
     custom_image: Annotated[
         str | None,
         Field(
@@ -165,16 +166,16 @@ class AzureSpec(CloudSpec):
             ],
         ),
     ] = None
-    """Image that `yard bake` built from this stack file."""
+    """Image that `yard bake` built."""
     boot_disk_gib: Annotated[int, Field(ge=64, le=4095, strict=True, examples=[256])] = 256
-    """Boot disk of each machine in GiB."""
+    """Size of each boot disk."""
     services_cidr: Annotated[Cidr, Field(examples=["10.78.0.0/24"])] = IPv4Network("10.78.0.0/24")
     """Range outside the cluster's network for Bastion and NetApp Files."""
     netapp: Annotated[NetappSpec, Field(examples=[{"service_level": "Premium"}])] = NetappSpec()
     protect_storage: bool = True
-    """Whether `destroy` keeps the shared files. To delete them, set it to false and run `up`, then `destroy`."""
+    """Whether `destroy` keeps the shared files. Run `up` after a change."""
     bastion_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
-    """Loopback port of the tunnel to the head with `access.via: bastion`."""
+    """Local port of the tunnel to the head."""
 
     @field_validator("services_cidr")
     @classmethod

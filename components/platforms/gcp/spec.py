@@ -129,7 +129,7 @@ class FilestoreSpec(Model):
     """Settings for the shared storage `filestore`. Its size is in `storage.shared`."""
 
     tier: FilestoreTier = "ZONAL"
-    """Determines performance, price, and whether files are replicated across zones."""
+    """Determines performance, price and replication across zones."""
     zone: Annotated[Zone | None, Field(examples=["us-central1-a"])] = None
     """Default: the nodes' zone. Regional tiers use its region."""
 
@@ -152,6 +152,7 @@ class GcpSpec(CloudSpec):
             examples=["my-project-123456"],
         ),
     ]
+    """Project id."""
     zone: Annotated[Zone, Field(examples=["us-central1-a"])]
     """Zone of all machines."""
     image: Literal["gcp-ubuntu-24.04-nvidia-580"] = "gcp-ubuntu-24.04-nvidia-580"
@@ -172,20 +173,20 @@ class GcpSpec(CloudSpec):
             examples=["projects/my-project-123456/global/images/trainyard-ubuntu-24-04-0123456789abcdef"],
         ),
     ] = None
-    """Image that `yard bake` built from this stack file."""
+    """Image that `yard bake` built."""
     boot_disk_gib: Annotated[int, Field(ge=50, le=65536, strict=True, examples=[200])] = 200
-    """Boot disk of each machine in GiB."""
+    """Size of each boot disk."""
     boot_disk_type: Literal["pd-balanced", "pd-ssd", "hyperdisk-balanced"] | None = None
-    """Type of the boot disks. Default: that of the machine family."""
+    """Default: that of the machine family."""
     tier_1: bool = True
-    """Whether machines without GPUs use Tier_1 networking if possible. It costs extra."""
+    """Tier_1 networking of machines without GPUs, which costs extra."""
     fabric_cidr: Annotated[Cidr, Field(examples=["10.192.0.0/10"])] = IPv4Network("10.192.0.0/10")
-    """Range for the networks of the GPUs' interfaces, which are not routed elsewhere."""
+    """Range for the networks of the GPUs' interfaces."""
     filestore: Annotated[FilestoreSpec, Field(examples=[{"tier": "ZONAL"}])] = FilestoreSpec()
     protect_storage: bool = True
-    """Whether `destroy` keeps the shared files. To delete them, set it to false and run `up`, then `destroy`."""
+    """Whether `destroy` keeps the shared files. Run `up` after a change."""
     iap_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
-    """Loopback port of the tunnel to the head with `access.via: bastion`."""
+    """Local port of the tunnel to the head."""
 
     @field_validator("fabric_cidr")
     @classmethod

@@ -50,9 +50,9 @@ class Host(Model):
     """SSH address."""
     port: Annotated[Port, Field(examples=[22])] = 22
     user: Annotated[Login | None, Field(examples=["ubuntu"])] = None
-    """SSH user: root, or a user with passwordless sudo."""
+    """SSH user. Default: `platform.user`."""
     key: Annotated[KeyFile | None, Field(examples=["~/.ssh/id_ed25519"])] = None
-    """Private key file. Default: the keys in the SSH agent."""
+    """Private key file. Default: `platform.key`."""
     host_key: Annotated[str | None, Field(examples=["ssh-ed25519 AAAA..."])] = None
     """Public SSH host key, which `yard hosts scan` prints."""
     proxy_jump: Annotated[str | None, Field(examples=["ubuntu@203.0.113.9:22"])] = None
@@ -65,7 +65,7 @@ class Host(Model):
         str | None,
         Field(pattern=r"^[A-Za-z0-9._-]{1,15}$", description="must be the name of a network card", examples=["eth1"]),
     ] = None
-    """Interface with the private address. A host with the address on another one is refused."""
+    """Interface that must have the private address."""
 
     @property
     def called(self) -> str:
@@ -88,7 +88,7 @@ class MachineFacts(Model):
         ),
     ] = None
     fabric: Annotated[Literal["ethernet", "infiniband", "roce"], Field(examples=["ethernet"])] = "ethernet"
-    """Network for collectives, which the hosts must have."""
+    """Network for collectives."""
     rdma: Annotated[int, Field(ge=0, le=64, strict=True, description="must be a whole number", examples=[8])] = 0
     """Number of RDMA ports that must be up."""
 
@@ -125,16 +125,16 @@ class HostsSpec(ExistingHostsSpec):
     image: Annotated[
         Literal["debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04"], Field(examples=["ubuntu-24.04"])
     ]
-    """Operating system of all hosts."""
+    """Operating system."""
     hosts: Annotated[
         tuple[Host, ...],
         Field(min_length=1, examples=[[{"address": "203.0.113.10", "private_ip": "10.0.0.10"}]]),
     ]
     """All hosts."""
     user: Annotated[Login, Field(examples=["ubuntu"])] = "root"
-    """Default SSH user: root, or a user with passwordless sudo."""
+    """Root, or a user with passwordless sudo."""
     key: Annotated[KeyFile | None, Field(examples=["~/.ssh/id_ed25519"])] = None
-    """Default private key file, whose content the state stores as a secret. Default: the keys in the SSH agent."""
+    """Private key file, whose content the state stores as a secret. Default: the keys in the SSH agent."""
     machines: Annotated[
         dict[MachineName, MachineFacts],
         Field(
@@ -155,14 +155,13 @@ class HostsSpec(ExistingHostsSpec):
         ],
         Field(examples=[["mlx5_0", "mlx5_3"]]),
     ] = ()
-    """RDMA devices for collectives on all hosts. Default: all InfiniBand ports that are up."""
+    """RDMA devices for collectives. Default: all InfiniBand ports that are up."""
     keep_files: bool = True
-    """Whether `destroy` keeps files in /shared and in the job user's home."""
+    """Whether `destroy` keeps /shared and the job user's home."""
     power_command: Annotated[
         tuple[_Argument, ...], Field(max_length=16, examples=[["/usr/local/sbin/power-node"]])
     ] = ()
-    """Path and first arguments (not secret) of the site's program on the head that turns hosts of elastic groups on and
-    off."""
+    """The site's program that turns hosts of elastic groups on and off."""
 
     @field_validator("power_command")
     @classmethod

@@ -16,7 +16,7 @@ class LocalSpec(PlatformSpec):
 
     provider: Literal["local"]
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
-    """`auto` selects KVM if a test boot succeeds, otherwise software emulation (tcg)."""
+    """`tcg` is software emulation. `auto` tries KVM first."""
     ssh_port_base: Annotated[int, Field(ge=1024, le=60000, strict=True)] = 22100
     """SSH port of the head on 127.0.0.1. Workers use the next 224 ports."""
     image: Literal["debian-13"] = "debian-13"
@@ -28,7 +28,7 @@ class LocalSpec(PlatformSpec):
             examples=["trainyard-debian-13-0123456789abcdef"],
         ),
     ] = None
-    """Image that `yard bake` built from this stack file."""
+    """Image that `yard bake` built."""
 
     @property
     def baked_name(self) -> str | None:
