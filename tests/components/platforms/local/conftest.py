@@ -21,17 +21,20 @@ _DAEMON = """
     import os, pathlib, sys, time
     arguments = sys.argv[1:]
     value = lambda option: arguments[arguments.index(option) + 1]
+    ready, done = os.pipe()
     if os.fork():
-        while {waits} and not pathlib.Path(value("-pidfile")).exists():
-            time.sleep(0.01)
+        os.close(done)
+        os.read(ready, 1)
         sys.exit(0)
     os.setsid()
     for handle in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), handle)
 """
-# Like QEMU with -daemonize: the program returns when the process in the background has written its pidfile.
+# Like QEMU with -daemonize, the program returns when the process in the background has written its own pidfile. An
+# earlier machine's pidfile can still exist, so the program must not wait for the file's existence.
 _QEMU = """
     pathlib.Path(value("-pidfile")).write_text(f"{os.getpid()}\\n")
+    os.close(done)
     console = next(part for part in value("-chardev").split(",") if part.startswith("path="))[5:]
     with open(console, "a") as log:
         log.write(open(os.environ["FAKE_CONSOLE"]).read())
@@ -41,6 +44,7 @@ _QEMU = """
 _SWITCH = """
     pathlib.Path(value("-s")).mkdir(exist_ok=True)
     pathlib.Path(value("-p")).write_text(f"{os.getpid()}\\n")
+    os.close(done)
     time.sleep(600)
 """
 
@@ -93,8 +97,8 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GoldenImage:
 @pytest.fixture
 def stack_run(tmp_path: Path, image: GoldenImage, console: Path, executable: Executable) -> Iterator[Path]:
     """A run folder. QEMU and the switch are fakes whose processes end with the test."""
-    executable("qemu-system-x86_64", _DAEMON.format(waits=True) + _QEMU)
-    executable("vde_switch", _DAEMON.format(waits=False) + _SWITCH)
+    executable("qemu-system-x86_64", _DAEMON + _QEMU)
+    executable("vde_switch", _DAEMON + _SWITCH)
     folder = tmp_path / "run" / "stack"
     yield folder
     for pid in started_under(folder):
