@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.main import get_command
 
+from components.catalog import HOURS_PER_MONTH, service_prices
 from components.platforms.demand import known_usd, unpriced
 from components.stackfile.read import Stack, parse_stack
 from tests.conftest import ROOT
@@ -68,3 +69,20 @@ def test_the_readme_states_the_price_of_its_example() -> None:
     plan = stack_in(readme).plan
     assert f"its list price, ${known_usd(plan):.2f} per hour without Bastion" in readme
     assert unpriced(plan) == ("bastion-standard",)
+
+
+def test_the_cost_page_states_the_price_of_remaining_storage() -> None:
+    def month(provider: str, *rows: str) -> float:
+        return sum(service_prices(provider)[row].usd(1024) or 0 for row in rows) * HOURS_PER_MONTH
+
+    head = f"Azure ${month('azure', 'premium-ssd'):.0f}, Google Cloud ${month('gcp', 'pd-ssd'):.0f}"
+    network = f"${month('azure', 'nat-gateway', 'public-address'):.2f}"
+    gateway = "the NAT gateway and its address"
+    rows = {
+        "`head_nfs`": head,
+        "`azure_files`": f"${month('azure', 'azure-files-premium'):.0f}, and {network} for {gateway}",
+        "`azure_netapp` (Premium)": f"${month('azure', 'netapp-Premium'):.0f}, and the same {network}",
+        "`filestore` (ZONAL)": f"${month('gcp', 'filestore-ZONAL'):.0f}",
+    }
+    page = (ROOT / "docs" / "cost.md").read_text()
+    assert [row for name, price in rows.items() if (row := f"| {name} | {price} |") not in page] == []
