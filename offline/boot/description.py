@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from components.catalog import Machine as MachineType
-from offline.boot.firewall import Rule
+from offline.boot.firewall import Firewall
 
 SERVICES = "198.51.100.0/24"
 """Addresses of simulated storage services, which machines reach without a router."""
@@ -48,7 +48,7 @@ class Card:
     """Name of the card's network. The first cards of all machines are in one network, whose name is not used."""
     name: str = ""
     """The card's name in the guest, or "" for the kernel's."""
-    rules: Sequence[Rule] | None = None
+    firewall: Firewall | None = None
     """The cloud's firewall rules for the card, or None if the cloud does not filter its traffic."""
 
 

@@ -62,7 +62,7 @@ def every_boot(wanted: CloudMachine, outside: str, macs: Sequence[str]) -> Itera
         # udev loads the drivers of few devices in the golden image.
         yield "modprobe -a virtio_scsi sr_mod udf"
         yield "for _ in $(seq 50); do [ ! -b /dev/sr0 ] || break; sleep 0.2; done"
-    if wanted.cards[0].rules is not None:
+    if wanted.cards[0].firewall is not None:
         # Until the service has read the rules, a few seconds later, all connections are accepted.
         yield "systemctl start --no-block offline-firewall.service"
     if wanted.gpus is not None:

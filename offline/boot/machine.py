@@ -39,7 +39,7 @@ from components.platforms.local.probe import choose
 from components.platforms.local.process import run_program, sweep_run
 from offline.boot import MEMORY_MIB, VCPUS
 from offline.boot.description import MAC, SERVICES, CloudMachine
-from offline.boot.firewall import from_outside, render
+from offline.boot.firewall import outside, render
 from offline.boot.guest import every_boot, first_boot
 from offline.boot.service import read_attributes, read_command
 from trainyard.project import installed
@@ -122,12 +122,13 @@ class Hypervisor:
     def filter(self, wanted: CloudMachine) -> None:
         """Apply the firewall rules of a machine, if it exists."""
         folder, (primary, *_) = self.run / wanted.name, wanted.cards
-        if primary.rules is None or not folder.exists():
+        if primary.firewall is None or not folder.exists():
             return
         cards = macs(str(self.run), wanted.name)
-        rules = {cards.external: from_outside(primary.rules, primary.address.network), cards.private: primary.rules}
+        rules = {cards.external: outside(primary.firewall, primary.address.network), cards.private: primary.firewall}
         for card, own in zip(wanted.cards[1:], self._further(wanted), strict=True):
-            rules[own.private] = card.rules or ()
+            if card.firewall is not None:
+                rules[own.private] = card.firewall
         _write(folder / "firewall", render(rules))
 
     def remove(self, name: str) -> None:

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 from components.catalog import machines
 from offline.boot.description import (
     MAC,
     NOTICE,
+    SERVICES,
     Card,
     CloudDisk,
     CloudMachine,
@@ -21,7 +22,7 @@ from offline.boot.description import (
     gpus_of,
     nfs_server,
 )
-from offline.boot.firewall import ANYWHERE, Rule
+from offline.boot.firewall import Firewall, azure
 from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import EVICTED, started
@@ -134,7 +135,7 @@ class Azure(Cloud):
         ranges = self.ranges(network.inputs) if network else ()
         private = str(config["privateIPAddress"])
         address = IPv4Interface(f"{private}/{str(ranges[0] if ranges else '/24').partition('/')[2]}")
-        rules = _rules(network, address.ip, world) if network else None
+        firewall = _firewall(network, address.ip, world) if network else None
         found = world.find(str((config.get("publicIPAddress") or {}).get("id")))
         profile = facts.get("osProfile") or {}
         size = str((facts.get("hardwareProfile") or {}).get("vmSize"))
@@ -150,7 +151,7 @@ class Azure(Cloud):
                 "imds": _imds(record, size, private, str(ranges[0] if ranges else "10.0.0.0/24")),
                 "commands": [_command(one) for one in sorted(commands, key=lambda one: one.id)],
             },
-            cards=[Card(address=address, rules=rules)],
+            cards=[Card(address=address, firewall=firewall)],
             public=str(found.outputs["ipAddress"]) if found else "",
             disks=[
                 CloudDisk(
@@ -225,46 +226,17 @@ class Azure(Cloud):
         return "/".join([namespace, *pieces[::2]])
 
 
-def _rules(subnet: Record, address: IPv4Address, world: World) -> Sequence[Rule] | None:
-    """Return the rules of the subnet's security group for a machine, or None without a group.
-
-    Azure's default rules allow connections within the virtual network, and deny all others.
-    """
+def _firewall(subnet: Record, address: IPv4Address, world: World) -> Firewall | None:
+    """Return the rules of the subnet's security group for a machine, or None without a group."""
     facts: Any = subnet.inputs
     group = world.find(str((facts.get("networkSecurityGroup") or {}).get("id")))
     if group is None:
         return None
     network = world.find(subnet.id.rpartition("/subnets/")[0])
     space: Any = (network.inputs.get("addressSpace") if network else None) or {}
-    found: Any = group.inputs.get("securityRules") or ()
-    return [
-        *(_rule(one) for one in sorted(found, key=lambda one: int(one["priority"])) if _applies(one, address)),
-        Rule(sources=space.get("addressPrefixes") or ()),
-    ]
-
-
-def _applies(rule: Any, address: IPv4Address) -> bool:
-    targets = _values(rule, "destinationAddressPrefix", "destinationAddressPrefixes")
-    return rule["direction"] == "Inbound" and any(address in IPv4Network(_cidr(one)) for one in targets)
-
-
-def _rule(rule: Any) -> Rule:
-    protocol = rule["protocol"].lower()
-    ports = _values(rule, "destinationPortRange", "destinationPortRanges")
-    return Rule(
-        sources=[_cidr(one) for one in _values(rule, "sourceAddressPrefix", "sourceAddressPrefixes")],
-        protocol="" if protocol == "*" else protocol,
-        ports=() if "*" in ports else ports,
-        accept=rule["access"] == "Allow",
-    )
-
-
-def _values(rule: Any, one: str, several: str) -> Sequence[str]:
-    return [*(rule.get(several) or ()), *([rule[one]] if rule.get(one) else ())]
-
-
-def _cidr(prefix: str) -> str:
-    return ANYWHERE if prefix == "*" else prefix
+    rules: Any = group.inputs.get("securityRules") or ()
+    # The storage services' addresses in the virtual network are simulated outside of its address space.
+    return azure(rules, [*(space.get("addressPrefixes") or ()), SERVICES], address)
 
 
 def _partition(record: Record) -> str:

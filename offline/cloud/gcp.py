@@ -20,7 +20,7 @@ from offline.boot.description import (
     gpus_of,
     nfs_server,
 )
-from offline.boot.firewall import Rule
+from offline.boot.firewall import google
 from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import EVICTED
@@ -167,8 +167,13 @@ class Gcp(Cloud):
         prefix = str(self.ranges(subnet.inputs)[0] if subnet else "/24").partition("/")[2]
         network = _last(subnet.inputs.get("network")) if subnet else ""
         address = IPv4Interface(f"{given['networkIp']}/{prefix}")
-        rules = [rule for found in world.records() for rule in _rules_of(found, network, facts.get("tags"))]
-        return Card(address=address, network=network, name=name, rules=rules)
+        firewalls = [
+            found.inputs
+            for found in world.records()
+            if found.token == _FIREWALL and not found.made_by and _last(found.inputs.get("network")) == network
+        ]
+        tags: Any = facts.get("tags") or ()
+        return Card(address=address, network=network, name=name, firewall=google(firewalls, tags))
 
     def _disk(self, world: World, attached: Properties) -> CloudDisk:
         found = world.find(self.refers(str(attached.get("source"))))
@@ -263,19 +268,6 @@ class Gcp(Cloud):
         if machine is None:
             raise ResourceError(f"{identity} not found")
         return machine
-
-
-def _rules_of(firewall: Record, network: str, tags: Value) -> Iterator[Rule]:
-    """Yield the rules of a Firewall for a machine with these tags. A network denies all other incoming connections."""
-    facts: Any = firewall.inputs
-    if firewall.token != _FIREWALL or firewall.made_by or _last(facts.get("network")) != network:
-        return
-    targets, own = facts.get("targetTags") or (), tags if isinstance(tags, list) else ()
-    if targets and not any(tag in own for tag in targets):
-        return
-    for one in facts.get("allows") or ():
-        protocol = "" if one["protocol"] == "all" else one["protocol"]
-        yield Rule(sources=facts["sourceRanges"], protocol=protocol, ports=one.get("ports") or ())
 
 
 def _filestore(record: Record) -> CloudMachine:
