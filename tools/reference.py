@@ -1,6 +1,6 @@
-"""Writes the tables in docs/stack-file.md and docs/commands.md from the code: python -m tools.reference.
+"""Writes the lists in docs/stack-file.md and docs/commands.md from the code: python -m tools.reference.
 
-The tables are between comments, and tests/docs/test_reference.py compares them with the code. `--checks FILE` writes
+The lists are between comments, and tests/docs/test_reference.py compares them with the code. `--checks FILE` writes
 the page on checks, which only the site contains, because `yard checks` prints the same.
 """
 
@@ -10,6 +10,7 @@ import argparse
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any
 
 from typer.main import get_command
@@ -112,12 +113,12 @@ _MANY = 1_000_000
 """Higher maxima of numbers only refuse mistyped values, so the page omits them."""
 
 
-def tables() -> dict[tuple[str, str], str]:
-    """Return the Markdown table for each page and name of a table."""
+def lists() -> dict[tuple[str, str], str]:
+    """Return the Markdown list for each page and name of a list."""
     schema = stack_schema()
     definitions = schema["$defs"]
     made = {
-        ("commands", "commands"): _table(("command", "effect"), _commands()),
+        ("commands", "commands"): _list(_commands()),
         ("stack-file", "cluster"): _keys(definitions["ClusterSpec"], definitions),
     }
     for provider in PLATFORMS:
@@ -142,25 +143,31 @@ def checks_page() -> str:
 
 
 def write() -> None:
-    """Replace the tables on the pages."""
-    for (page, name), text in tables().items():
+    """Replace the lists on the pages."""
+    for (page, name), text in lists().items():
         file = ROOT / "docs" / f"{page}.md"
         file.write_text(replaced(file.read_text(), name, text))
 
 
-def replaced(text: str, name: str, table: str) -> str:
-    """Return a page with the named table. Raises ValueError if the page has no place for it."""
+def replaced(text: str, name: str, content: str) -> str:
+    """Return a page with the named list. Raises ValueError if the page has no place for it."""
     begin, end = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->"
     before, found, rest = text.partition(begin)
     _, found_end, after = rest.partition(end)
     if not (found and found_end):
         raise ValueError(f"the page has no comments {begin.strip()} and {end}")
-    return f"{before}{begin}\n{table}\n{end}{after}"
+    return f"{before}{begin}\n{content}\n{end}{after}"
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = (" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows)
     return "\n".join((f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {line} |" for line in lines), ""))
+
+
+def _list(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a list that is wrapped like the pages."""
+    wrapper = TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join((*(wrapper.fill(f"- {name}: {about}") for name, about in rows), ""))
 
 
 def _commands() -> Iterator[tuple[str, str]]:
@@ -195,7 +202,7 @@ def _keys(model: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
             rows[-1] = (f"{rows[-1][0]}, `{path.rpartition('.')[2]}`", about)
         else:
             rows.append((_linked(path, SECTIONS.get(path)), about))
-    return _table(("key", "meaning"), rows)
+    return _list(rows)
 
 
 def _rows(prefix: str, model: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -259,7 +266,7 @@ def _shown(value: Any) -> str:
 
 
 def main() -> None:
-    """Write the tables, or the page on checks."""
+    """Write the lists, or the page on checks."""
     parser = argparse.ArgumentParser(prog="python -m tools.reference", description="Write the reference from the code.")
     parser.add_argument("--checks", metavar="FILE", type=Path, help="only write the page on checks to this file")
     if file := parser.parse_args().checks:

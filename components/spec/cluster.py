@@ -100,7 +100,7 @@ class IdleSpec(Model):
     minutes: Annotated[
         int, Field(ge=1, le=10_080, strict=True, description="must be a whole number of minutes", examples=[60])
     ]
-    """Time without jobs and SSH connections to the head."""
+    """Time without jobs and SSH connections."""
     action: Annotated[Literal["stop"], Field(examples=["stop"])] = "stop"
 
 
@@ -170,7 +170,7 @@ class AccessSpec(Model):
     ] = ()
     """CIDR ranges that may connect to the head. Required on clouds with `via: public`."""
     via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
-    """SSH uses the head's public address, the cloud's SSH gateway, or the private address."""
+    """How SSH reaches the head."""
 
 
 class SshSpec(Model):
@@ -186,7 +186,7 @@ class SharedStorageSpec(Model):
     kind: Annotated[
         Literal["head_nfs", "azure_files", "azure_netapp", "filestore", "external"], Field(examples=["head_nfs"])
     ] = "head_nfs"
-    """The file server. With `head_nfs`, which every platform supports, it is the head."""
+    """With `head_nfs`, the head is the file server."""
     size_gib: Annotated[
         int, Field(ge=100, le=102400, strict=True, description="must be a whole number of GiB", examples=[1024])
     ] = 1024
@@ -200,7 +200,7 @@ class SharedStorageSpec(Model):
         str | None,
         Field(pattern=r"^/[A-Za-z0-9._/-]{0,200}$", description="must be an absolute path", examples=["/export"]),
     ] = None
-    """The export for `kind: external`; on existing hosts, the head's folder that becomes /shared."""
+    """The export for `kind: external`, or the folder of an existing head."""
 
     @model_validator(mode="after")
     def _check_address_and_path(self) -> Self:
@@ -224,7 +224,7 @@ class IdleGpuSpec(Model):
     ]
     """How long all GPUs of a job may be unused."""
     action: Annotated[Literal["warn", "end", "requeue"], Field(examples=["end"])] = "warn"
-    """What follows a warning at half of the time. `requeue` ends jobs that Slurm cannot requeue, such as sessions."""
+    """What follows the warning."""
 
 
 class LimitsSpec(Model):
@@ -233,12 +233,11 @@ class LimitsSpec(Model):
     max_usd_per_hour: Annotated[
         float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
     ] = None
-    """The most that the cluster may cost at known list prices."""
+    """The most that the cluster may cost, at known list prices."""
     max_usd_per_month: Annotated[int | None, Field(ge=1, le=100_000_000, examples=[20_000])] = None
-    """The most that it may cost in a calendar month (UTC), as `yard cost` computes it. When it is spent, no new jobs
-    start, and idle elastic machines stop. Requires Slurm."""
+    """The most in a calendar month (UTC), as `yard cost` computes it. Then no new jobs start. Requires Slurm."""
     when_spent: Annotated[Literal["finish", "requeue"], Field(examples=["finish"])] = "finish"
-    """Then running jobs continue (`finish`), or those in elastic groups are requeued after a notice of five minutes."""
+    """Whether running jobs in elastic groups are then requeued."""
     idle_gpu: Annotated[IdleGpuSpec | None, Field(examples=[{"minutes": 30, "action": "end"}])] = None
     """Jobs that do not use their GPUs are warned, ended or requeued. Requires Slurm."""
     each_person: Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])] = FairUseSpec()
@@ -261,7 +260,7 @@ class GatesSpec(Model):
         Literal["default", "off"] | Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)],
         Field(description="must be default, off or the minimum bus bandwidth in GB/s", examples=["default", 185]),
     ] = "default"
-    """The lowest all-reduce bandwidth under Slurm: that of the machine type, or a number in GB/s for pairs of nodes."""
+    """The lowest all-reduce bandwidth: that of the machine type, or a number in GB/s."""
     unmeasured: Annotated[Literal["warn", "drain"], Field(examples=["warn"])] = "warn"
     """What happens to a node whose all-reduce does not start."""
 

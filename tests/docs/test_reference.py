@@ -1,4 +1,4 @@
-"""The tables of the reference pages equal the code."""
+"""The lists on the reference pages equal the code."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from components.catalog import HOURS_PER_MONTH, service_prices
 from components.platforms.demand import known_usd, unpriced
 from components.stackfile.read import Stack, parse_stack
 from tests.conftest import ROOT
-from tools.reference import GUIDES, SECTIONS, checks_page, replaced, tables
+from tools.reference import GUIDES, SECTIONS, checks_page, lists, replaced
 from yard.commands.cli import app
 
 PAGES = {page: (ROOT / "docs" / f"{page}.md").read_text() for page in ("commands", "stack-file")}
 
 
-@pytest.mark.parametrize(("page", "name"), tables())
-def test_tables_are_current(page: str, name: str) -> None:
-    expected = replaced(PAGES[page], name, tables()[page, name])
+@pytest.mark.parametrize(("page", "name"), lists())
+def test_lists_are_current(page: str, name: str) -> None:
+    expected = replaced(PAGES[page], name, lists()[page, name])
     assert PAGES[page] == expected, "run `python -m tools.reference` and review the differences"
 
 
-def test_a_page_without_a_place_for_a_table_is_reported() -> None:
+def test_a_page_without_a_place_for_a_list_is_reported() -> None:
     with pytest.raises(ValueError, match="generated: keys"):
-        replaced("# Page\n", "keys", "| a |\n")
+        replaced("# Page\n", "keys", "- a\n")
 
 
 def test_guides_belong_to_commands_and_keys() -> None:
@@ -37,16 +37,16 @@ def test_guides_belong_to_commands_and_keys() -> None:
     ["`name`", "`nodes.<group>.elastic.min`", "`users[].uid`", "`hosts[].private_ip`", "`limits.idle_gpu.action`"],
 )
 def test_the_stack_file_page_contains_nested_keys(key: str) -> None:
-    assert f"| {key} |" in PAGES["stack-file"]
+    assert f"\n- {key}: " in PAGES["stack-file"]
 
 
 def test_keys_with_one_possible_value_are_omitted() -> None:
-    assert [key for key in ("provider", "image", "idle.action") if f"| `{key}` | Default" in PAGES["stack-file"]] == []
-    assert "| `image` | `debian-12`, " in PAGES["stack-file"]
+    assert [key for key in ("provider", "image", "idle.action") if f"- `{key}`: Default" in PAGES["stack-file"]] == []
+    assert "\n- `image`: `debian-12`, " in PAGES["stack-file"]
 
 
 def test_rules_without_a_docstring_are_sentences() -> None:
-    assert "| `monitoring.email.to` | Must be an e-mail address. Required. |" in PAGES["stack-file"]
+    assert "\n- `monitoring.email.to`: Must be an e-mail address. Required.\n" in PAGES["stack-file"]
 
 
 def test_the_page_on_checks_contains_each_platform() -> None:

@@ -323,7 +323,7 @@ def top(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Show nodes, GPUs and jobs, and refresh them until you press q.
+    """Show nodes, GPUs and jobs until you press q.
 
     Use of GPUs, steps and loss are shown for your own jobs. Without a terminal, the command prints one screen.
     """

@@ -234,7 +234,7 @@ def dashboards(
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder for the files.")] = Path("dashboards"),
     as_json: JsonOption = False,
 ) -> None:
-    """Write Grafana dashboards for the metrics as JSON files."""
+    """Write Grafana dashboards as JSON files."""
     from yard.dashboards import write
 
     try:

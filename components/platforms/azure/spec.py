@@ -123,7 +123,7 @@ class AzureSpec(CloudSpec):
     ]
     """Short name, without spaces."""
     zone: Annotated[Literal["1", "2", "3"] | None, Field(examples=["1"])] = None
-    """Zone of all machines and disks. Availability sets cannot be in a zone. Default: Azure chooses."""
+    """Zone of all machines. Default: Azure chooses."""
     subscription: Annotated[
         str | None,
         Field(
