@@ -92,8 +92,11 @@ class CloudMachine:
     apertures: int = 0
     """Number of PCI devices through which network cards write into GPU memory (GPUDirect-TCPXO)."""
     runs: bool = True
-    notice: float = 0
-    """Seconds between the change of the metadata and the shutdown, if `runs` is no longer set."""
+    notice: float | None = 0
+    """If `runs` is no longer set, the seconds between the change of the metadata and the shutdown, or None if the
+    machine loses its power instead."""
+    metadata_delay: float = 0
+    """Seconds until the metadata service answers a request."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,9 +101,12 @@ class Hypervisor:
                 _write_properties(machine, wanted, cards.external, own)
             text = json.dumps(wanted.metadata).replace(MAC, cards.external.replace(":", "").upper())
             _write(machine.folder / "metadata.json", text)
-        if not wanted.runs:
+            _write(machine.folder / "delay", str(wanted.metadata_delay))
+        if not wanted.runs and wanted.notice is None:
+            machine.power_off()
+        elif not wanted.runs:
             if machine.pid is not None:
-                time.sleep(wanted.notice)
+                time.sleep(wanted.notice or 0)
             machine.shut_down()
         elif machine.pid is None:
             for disk in wanted.disks:

@@ -31,6 +31,8 @@ from xml.sax.saxutils import escape
 
 _ROOT = "/computeMetadata/v1/"
 _ATTRIBUTES = ("instance", "guest-attributes")
+_METADATA = frozenset({"gce", "imds"})
+"""The services whose answers a fault delays."""
 _PERIOD = 0.5
 _LONGEST_WAIT = 3600.0
 _REASONS = {200: "OK", 201: "Created", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
@@ -328,7 +330,10 @@ def serve(source: IO[bytes], target: IO[bytes], cloud: str, folder: Path) -> Non
     def wait(seconds: float) -> bool:
         return bool(ended.poll(seconds * 1000))
 
+    delay = float((folder / "delay").read_text()) if cloud in _METADATA and (folder / "delay").exists() else 0.0
     while request := _read(source):
+        if delay:
+            wait(delay)
         response = ANSWERS[cloud](request, folder, wait)
         closes = request.headers.get("connection", "").lower() == "close"
         head = [f"HTTP/1.1 {response.code} {_REASONS[response.code]}", f"Content-Length: {len(response.body)}"]

@@ -25,7 +25,7 @@ from offline.boot.description import (
 from offline.boot.firewall import Firewall, azure
 from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
-from offline.cloud.faults import EVICTED, started
+from offline.cloud.faults import EVICTED, is_announced, notice, started
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
@@ -169,7 +169,7 @@ class Azure(Cloud):
             if kind and kind.fabric in _RATES
             else None,
             runs=not facts.get(EVICTED),
-            notice=NOTICE if _is_spot(facts) else 0,
+            notice=notice(facts, NOTICE if _is_spot(facts) else 0),
         )
 
     def refers(self, text: str) -> str:
@@ -291,8 +291,9 @@ def _command(record: Record) -> Mapping[str, Any]:
 def _imds(record: Record, size: str, private: str, cidr: str) -> Mapping[str, Any]:
     """Return what the Instance Metadata Service returns. Source: Microsoft, "Azure Instance Metadata Service"."""
     facts: Any = record.outputs
-    preempt = {"EventType": "Preempt", "EventStatus": "Scheduled", "ResourceType": "VirtualMachine", "NotBefore": ""}
-    events = [preempt | {"Resources": [record.id.rpartition("/")[2]]}] if facts.get(EVICTED) and _is_spot(facts) else []
+    kind = "Redeploy" if is_announced(facts) else "Preempt" if facts.get(EVICTED) and _is_spot(facts) else ""
+    event = {"EventType": kind, "EventStatus": "Scheduled", "ResourceType": "VirtualMachine", "NotBefore": ""}
+    events = [event | {"Resources": [record.id.rpartition("/")[2]]}] if kind else []
     profile = facts.get("osProfile") or {}
     linux = profile.get("linuxConfiguration") or {}
     image = (facts.get("storageProfile") or {}).get("imageReference") or {}

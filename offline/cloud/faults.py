@@ -7,7 +7,7 @@ The file is read before every operation. The counts of matching operations are s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -15,13 +15,17 @@ from typing import Any
 
 import yaml
 
+from offline.boot.description import CloudMachine
 from offline.cloud.world import Record, World
 from offline.protocol import ResourceError
-from offline.values import Properties, Value
+from offline.values import Properties, Value, objects
 
 FILE = "faults.yaml"
 EVICTED = "offlineEvicted"
 """Name of an output that only stopped machines have. For an Azure machine, it contains the disks' properties."""
+NOTICE = "offlineNotice"
+"""Name of an output that only machines have which their host stops: the seconds until the shutdown, or None if the host
+fails without a notice."""
 _DISKS = "storageProfile"
 _AT = {
     "stockout": "create",
@@ -29,7 +33,11 @@ _AT = {
     "evicted": "read",
     "deallocated": "read",
     "deleted": "read",
+    "host_error": "read",
+    "maintenance": "read",
     "failed": "command",
+    "slow_metadata": "boot",
+    "late_storage": "boot",
 }
 """Mapping from each fault to the operation that it affects by default."""
 _OTHER_ZONE = "Fix: try again later, use another zone or region, or buy a reservation"
@@ -55,13 +63,16 @@ class Fault:
     name: str = "*"
     """Pattern for Pulumi names ("opt-gpu-*")."""
     at: str = ""
-    """The operation: create, read, update, delete or command. The default depends on `fault`."""
+    """The operation: create, read, update, delete, command or boot. The default depends on `fault`."""
     skip: int = 0
     """Number of matching operations that succeed before the first failure."""
     times: int = 0
     """Maximum number of failures, or 0 for no limit. By default, a fault during a refresh occurs once."""
     seconds: float = 1.0
-    """Duration of `slow`."""
+    """Duration of `slow`, delay of each answer (slow_metadata) or of the first one (late_storage), or time from the
+    notice to the shutdown (maintenance)."""
+    part: str = ""
+    """What is deleted of the resource: the name of a list, or of an item of a list ("securityRules/inside")."""
 
     @property
     def key(self) -> str:
@@ -126,25 +137,63 @@ def stockout_message(package: str, name: str, inputs: Properties) -> str:
     return f"{_STOCKOUT[package].format(name=name, location=location, machine=machine)} (offline fault)"
 
 
-def changed_outside(fault: Fault, record: Record) -> Record | None:
-    """Return the resource after the cloud has stopped it, or None if it was deleted."""
-    if fault.fault == "deleted":
-        return None
-    return evicted(record) if fault.fault == "evicted" else deallocated(record)
+def changed_outside(fault: Fault, record: Record) -> Sequence[Record]:
+    """Return the successive states of a resource that the cloud changes, or none if it was deleted."""
+    match fault.fault:
+        case "deleted":
+            return [_without(record, fault.part)] if fault.part else []
+        case "host_error":
+            return _stopped_by_host(record, None)
+        case "maintenance":
+            return _stopped_by_host(record, fault.seconds)
+        case "evicted":
+            left = evicted(record)
+            return [left] if left else []
+        case _:
+            return [deallocated(record)]
+
+
+def _without(record: Record, part: str) -> Record:
+    name, _, item = part.partition("/")
+
+    def cut(properties: Properties) -> Properties:
+        left: Value = [one for one in objects(properties.get(name)) if item and one.get("name") != item]
+        return {**properties, name: left} if name in properties else properties
+
+    return replace(record, inputs=cut(record.inputs), outputs=cut(record.outputs))
+
+
+def _stopped_by_host(record: Record, notice: float | None) -> Sequence[Record]:
+    """Return the states of a machine whose host fails or, with a notice, is maintained.
+
+    Azure starts the machine on another host (MicrosoftDocs/azure-compute-docs@40aaa64a2771: articles/virtual-machines/
+    understand-vm-reboots.md, "Unexpected downtime"), and so does Google Cloud with automaticRestart, which Spot
+    machines cannot have (Google, "Set the host maintenance policy for a compute instance"; both read 2026-11-28).
+    """
+    stopped = _terminated(record) if "currentStatus" in record.outputs else record
+    stopped = replace(stopped, outputs={**stopped.outputs, EVICTED: True, NOTICE: notice})
+    scheduling = record.inputs.get("scheduling")
+    restarts = not isinstance(scheduling, dict) or scheduling.get("automaticRestart", True)
+    return [stopped, record] if restarts else [stopped]
 
 
 def evicted(record: Record) -> Record | None:
-    """Return the Spot machine after an eviction: stopped, or None if the eviction deletes it.
-
-    If the program sets desiredStatus, Google's provider returns the machine's current status as desiredStatus
-    (resource_compute_instance.go), so a refresh detects the difference.
-    """
+    """Return the Spot machine after an eviction: stopped, or None if the eviction deletes it."""
     scheduling = record.inputs.get("scheduling")
     policy = scheduling.get("instanceTerminationAction") if isinstance(scheduling, dict) else None
     if "DELETE" in (policy, str(record.inputs.get("evictionPolicy")).upper()):
         return None
     if record.token.endswith(":compute:VirtualMachine"):
         return deallocated(record)
+    return _terminated(record)
+
+
+def _terminated(record: Record) -> Record:
+    """Return a stopped machine of Google Cloud.
+
+    If the program sets desiredStatus, Google's provider returns the machine's current status as desiredStatus
+    (resource_compute_instance.go), so a refresh detects the difference.
+    """
     outputs: Properties = {**record.outputs, EVICTED: True}
     if "currentStatus" in outputs:
         outputs["currentStatus"] = "TERMINATED"
@@ -184,3 +233,27 @@ def _without_disk_facts(machine: Properties) -> Properties:
             disk.pop("diskSizeGB", None)
             (disk.get("managedDisk") or {}).pop("storageAccountType", None)
     return dict(left)
+
+
+def is_announced(outputs: Properties) -> bool:
+    """Return whether the cloud has announced the maintenance of a machine's host."""
+    return outputs.get(NOTICE) is not None
+
+
+def notice(outputs: Properties, usual: float) -> float | None:
+    """Return CloudMachine.notice for a machine whose eviction is announced `usual` seconds before."""
+    found: Any = outputs.get(NOTICE, usual)
+    return found if found is None else float(found)
+
+
+def booted(machine: CloudMachine, met: Iterable[Fault]) -> CloudMachine:
+    """Return the description of a machine with the faults of its services."""
+    for fault in met:
+        if fault.fault == "slow_metadata":
+            machine = replace(machine, metadata_delay=fault.seconds)
+        elif fault.fault == "late_storage":
+            pause = f"[Service]\\nExecStartPre=/bin/sleep {fault.seconds:g}\\n"
+            folder = "/etc/systemd/system/nfs-server.service.d"
+            late = [f"mkdir -p {folder}", f"printf '{pause}' >{folder}/offline.conf", "systemctl daemon-reload"]
+            machine = replace(machine, first_boot=[*late, *machine.first_boot])
+    return machine

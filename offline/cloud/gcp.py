@@ -23,7 +23,7 @@ from offline.boot.description import (
 from offline.boot.firewall import google
 from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
-from offline.cloud.faults import EVICTED
+from offline.cloud.faults import EVICTED, is_announced, notice
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
@@ -159,7 +159,7 @@ class Gcp(Cloud):
             gpus=gpus_of(kind) if kind else None,
             apertures=kind.gpus if kind and kind.fabric == _TCPXO else 0,
             runs=facts.get("currentStatus") == "RUNNING",
-            notice=NOTICE if _rules(facts).get("preemptible") else 0,
+            notice=notice(facts, NOTICE if _rules(facts).get("preemptible") else 0),
         )
 
     def _card(self, world: World, facts: Properties, given: Properties, name: str) -> Card:
@@ -327,7 +327,7 @@ def _metadata_tree(record: Record, card: Properties) -> Mapping[str, Any]:
             "id": int(str(facts.get("instanceId") or 0)),
             "image": str(_last(facts.get("bootDisk"))),
             "machine-type": f"projects/0/machineTypes/{_last(facts.get('machineType'))}",
-            "maintenance-event": "NONE",
+            "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE" if is_announced(facts) else "NONE",
             "name": str(facts["name"]),
             "network-interfaces": {
                 "0": {
@@ -341,7 +341,7 @@ def _metadata_tree(record: Record, card: Properties) -> Mapping[str, Any]:
                     "token": json.dumps({"access_token": "offline", "expires_in": 3600, "token_type": "Bearer"})
                 }
             },
-            "preempted": str(EVICTED in facts).upper(),
+            "preempted": str(EVICTED in facts and not is_announced(facts)).upper(),
             "scheduling": {
                 "automatic-restart": str(rules.get("automaticRestart", True)).upper(),
                 "on-host-maintenance": str(rules.get("onHostMaintenance", "MIGRATE")),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from offline.boot.machine import disk_file, hypervisor, is_wanted
 from offline.cloud.cloud import AddressRequest, Cloud, refused_address
-from offline.cloud.faults import EVICTED, Fault, changed_outside, stockout_message, strikes
+from offline.cloud.faults import EVICTED, NOTICE, Fault, booted, changed_outside, stockout_message, strikes
 from offline.cloud.outputs import Filler, kept_outputs
 from offline.cloud.rules import covered
 from offline.cloud.sdk import Described
@@ -17,7 +17,7 @@ from offline.cloud.world import Record, World, with_secrets, without_secrets
 from offline.protocol import Operation, ResourceError
 from offline.values import Properties, Value, changes, reveal
 
-_STATUS = frozenset({"currentStatus", EVICTED})
+_STATUS = frozenset({"currentStatus", EVICTED, NOTICE})
 """Outputs that disappear when a stopped machine is started."""
 
 
@@ -60,8 +60,11 @@ class Maker:
         """Return the resource, or None if it does not exist. Its secrets come from `known`, the engine's state."""
         for fault in strikes(self._world, "read", self._described.token, self._operation.name):
             if found := self._world.find(identity):
-                changed = changed_outside(fault, found)
-                self._put(changed) if changed else self._remove(identity)
+                states = changed_outside(fault, found)
+                for state in states:
+                    self._put(state)
+                if not states:
+                    self._remove(identity)
                 self._filter(found)
         record = self._world.find(identity)
         if record is None:
@@ -119,7 +122,8 @@ class Maker:
         """Store a complete resource. If it is a virtual machine and machines are booted, start or stop the machine."""
         self._world.put(record)
         if is_wanted() and (machine := self._cloud.machine(record, self._world)):
-            hypervisor(self._world.folder).apply(machine)
+            met = strikes(self._world, "boot", record.token, machine.name)
+            hypervisor(self._world.folder).apply(booted(machine, met))
 
     def _filter(self, changed: Record) -> None:
         """Apply the firewall rules of all booted machines after a change to a rule, a machine or another resource."""

@@ -127,6 +127,16 @@ def test_an_old_etag_is_answered_immediately(guest: http.client.HTTPConnection) 
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize(("name", "path"), [("gce", f"{ROOT}/instance/id"), ("firewall", "/none")])
+def test_only_the_metadata_service_is_slow(tmp_path: Path, name: str, path: str) -> None:
+    (tmp_path / "delay").write_text("1.5")
+    (tmp_path / "firewall").write_text("first\n")
+    with connected(name, tmp_path, TREE) as guest:
+        begin = time.monotonic()
+        assert ask(guest, path)[0] == 200
+        assert (time.monotonic() - begin >= 1.5) is (name == "gce")
+
+
 AZURE: dict[str, Any] = {
     "imds": {"instance": {"compute": {"vmId": "4711"}}},
     "commands": [{"name": "key", "script": "cat <key", "seconds": 30.0}],

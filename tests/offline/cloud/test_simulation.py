@@ -12,10 +12,21 @@ import pytest
 import yaml
 
 from offline.__main__ import main
+from offline.boot.description import nfs_server
 from offline.cloud.azure import Azure
 from offline.cloud.checking import Checker
 from offline.cloud.cloud import Cloud, refused_address
-from offline.cloud.faults import Fault, changed_outside, deallocated, evicted, strikes
+from offline.cloud.faults import (
+    NOTICE,
+    Fault,
+    booted,
+    changed_outside,
+    deallocated,
+    evicted,
+    is_announced,
+    notice,
+    strikes,
+)
 from offline.cloud.gcp import Gcp
 from offline.cloud.making import is_running
 from offline.cloud.outputs import kept_outputs
@@ -202,8 +213,39 @@ def test_an_eviction_follows_the_machines_setting() -> None:
     assert evicted(record(VM, NODE, evictionPolicy="Deallocate")) is not None
 
 
-def test_a_deleted_resource_is_missing_in_the_next_refresh() -> None:
-    assert changed_outside(Fault("deleted"), record(FIREWALL, "projects/p/global/firewalls/f")) is None
+def test_a_resource_or_a_part_of_it_is_deleted() -> None:
+    assert changed_outside(Fault("deleted"), record(FIREWALL, "projects/p/global/firewalls/f")) == []
+    rules: Value = [{"name": "ssh"}, {"name": "inside"}]
+    group = record("azure-native:network:NetworkSecurityGroup", "/g/rules", securityRules=rules, location="r")
+    (left,) = changed_outside(Fault("deleted", part="securityRules/inside"), group)
+    assert left.inputs == left.outputs == {"securityRules": [{"name": "ssh"}], "location": "r"}
+    (left,) = changed_outside(Fault("deleted", part="securityRules"), group)
+    assert left.inputs["securityRules"] == []
+
+
+@pytest.mark.parametrize(("fault", "pause"), [("host_error", None), ("maintenance", 60.0)])
+def test_a_machine_whose_host_fails_is_started_unless_it_is_spot(fault: str, pause: float | None) -> None:
+    outside = Fault(fault, seconds=60)
+    spot = {"automaticRestart": False, "preemptible": True}
+    for machine in (
+        record(INSTANCE, ID, currentStatus="RUNNING", scheduling={"automaticRestart": True}),
+        record(VM, NODE, priority="Regular"),
+    ):
+        stopped, started = changed_outside(outside, machine)
+        assert (stopped.outputs[NOTICE], notice(stopped.outputs, 30), started) == (pause, pause, machine)
+        assert is_announced(stopped.outputs) is (fault == "maintenance")
+    (stopped,) = changed_outside(outside, record(INSTANCE, ID, currentStatus="RUNNING", scheduling=spot))
+    assert stopped.outputs["currentStatus"] == "TERMINATED"
+    assert notice(machine.outputs, 30) == 30
+
+
+def test_the_services_of_a_booted_machine_are_slow_or_late() -> None:
+    server = nfs_server("id", "shared", "198.51.100.7", "/shared", [])
+    late = booted(server, [Fault("late_storage", seconds=120), Fault("slow_metadata", seconds=30)])
+    assert late.metadata_delay == 30
+    assert late.first_boot[-len(server.first_boot) :] == server.first_boot
+    assert r"printf '[Service]\nExecStartPre=/bin/sleep 120\n'" in "\n".join(late.first_boot)
+    assert booted(server, []) == server
 
 
 def test_a_started_machine_has_its_disk_properties_again(world: World) -> None:
