@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import yaml
 from components.node.parameters import SharedFiles
 from components.node.user_data import JOB_USER
 from components.stackfile.read import read_stack
+from offline.cloud.faults import FILE
 from offline.cloud.world import Record, World
 from tests.integration.project import ROOT, Project, wait_until
 from tests.integration.received import (
@@ -116,8 +117,14 @@ class BootedProject(Project):
                 found = replace(found, source=found.source.replace("ADDRESS", address))
         return found
 
-    def cloud(self, verb: str, timeout: float = 1200) -> str:
-        return self.stack(verb, "--offline", "--boot", timeout=timeout).out
+    def cloud(self, verb: str, *more: str, check: bool = True) -> str:
+        return self.stack(verb, "--offline", "--boot", *more, timeout=1200, check=check).out
+
+    def faults(self, *entries: Mapping[str, Any]) -> None:
+        """Set the faults of the simulated cloud."""
+        file = World(self.name, self.home / "clouds").folder / FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump([dict(entry) for entry in entries]))
 
     def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Any:
         return self.command("python", "-m", "yard", *arguments, timeout=timeout, check=check)
@@ -235,10 +242,9 @@ def test_infiniband_is_ready(booted: BootedProject) -> None:
 
 def test_nodes_are_not_ready_without_a_firewall_rule(booted: BootedProject) -> None:
     """Delete the rule that permits connections between the nodes. The next `up` creates it again."""
-    if booted.provider != "gcp":
-        pytest.skip("the rules of the other cloud are not resources of their own")
-    faults = booted.home / "clouds" / booted.name / "faults.yaml"
-    faults.write_text(yaml.safe_dump([{"fault": "deleted", "name": f"{booted.cluster}-net-inside"}]))
+    net, on_google = f"{booted.cluster}-net", booted.provider == "gcp"
+    rule = {"name": f"{net}-inside"} if on_google else {"name": f"{net}-rules", "part": "securityRules/inside"}
+    booted.faults({"fault": "deleted", **rule})
     booted.cloud("refresh")
     look = f"timeout 5 bash -c '</dev/tcp/{booted.nodes[0]}/22' && echo reached || echo dropped"
     wait_until("the change", 30, lambda: booted.on(booted.head, look).split()[-1] == "dropped")
@@ -268,8 +274,7 @@ def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Pat
     job = booted.submit(job_file(tmp_path, "spot", nodes=2, gpus_per_node=0, run=WARNED))
     log, queue = f"sudo cat {job['run_dir']}/job.log", f"squeue -h -j {job['id']} -o %T"
     wait_until("the job", 180, lambda: "waits for the warning" in booted.on(head, log, check=False))
-    faults = booted.home / "clouds" / booted.name / "faults.yaml"
-    faults.write_text(yaml.safe_dump([{"fault": "evicted", "name": name}]))
+    booted.faults({"fault": "evicted", "name": name})
     booted.cloud("refresh")
     assert "TY:event: " in booted.on(head, "sinfo -R")
     wait_until("the job to wait", 60, lambda: "PENDING" in booted.on(head, queue))
@@ -279,6 +284,25 @@ def test_a_job_continues_after_a_preemption(booted: BootedProject, tmp_path: Pat
     output = finish(booted, job, 600)
     assert "a node leaves, checkpoint written: restarting the job" in output
     assert "continues after the warning" in output
+
+
+def test_a_deallocated_head_keeps_the_shared_files(booted: BootedProject, tmp_path: Path) -> None:
+    """After a start by the user, the nodes use the head again, and `up` changes nothing."""
+    if booted.cluster != "azure":
+        pytest.skip("only this stack is on Azure and has its shared files on the head")
+    head = booted.head
+    booted.on(head, "echo kept | sudo tee /shared/kept /home/kept")
+    old = booted.boot_id(head)
+    booted.faults({"fault": "deallocated", "name": head})
+    booted.cloud("refresh")
+    booted.faults()
+    booted.command("az", "vm", "start", "--ids", machine(booted, head).id)
+    wait_until("the head", 300, lambda: booted.boot_id(head) not in {"", old})
+    assert booted.on(head, "cat /shared/kept /home/kept").split()[-2:] == ["kept", "kept"]
+    booted.cloud("refresh")
+    booted.cloud("up", "--expect-no-changes")
+    job = booted.submit(job_file(tmp_path, "after", nodes=2, gpus_per_node=0, run="cat /shared/kept"))
+    assert "kept" in finish(booted, job, 300)
 
 
 def test_no_job_starts_after_the_months_limit_is_spent(booted: BootedProject, tmp_path: Path) -> None:
