@@ -15,9 +15,8 @@ from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.plan.plan import ClusterPlan
 from components.stackfile.read import cluster_spec
 from tests.conftest import ROOT
-from yard.job.loader import RECIPES, load_job
+from yard.job.loader import load_job
 from yard.job.placement import place
-from yard.run.script import render_script
 
 DESIGN = ROOT / "docs" / "dev" / "design.md"
 BLOCK = re.compile(r"(<!-- sample: ([a-z-]+) -->\n```[a-z]*\n)(.*?)(```\n)", re.DOTALL)
@@ -54,8 +53,6 @@ def samples(plan: ClusterPlan, cluster: Any) -> dict[str, str]:
         f"{host.name:<11} {host.role.value:<7} {host.private_ip!s:<10} {host.machine.name:<8} slot {host.slot}\n"
         for host in plan.hosts
     ]
-    job = load_job("hello", {}, {}, [])
-    placement = place(job, cluster)
     return {
         "stack": matching(stack, r"    (name|network|head|nodes)|      gpu:"),
         "spec": yaml.safe_dump({"nodes": groups}, sort_keys=False),
@@ -63,10 +60,7 @@ def samples(plan: ClusterPlan, cluster: Any) -> dict[str, str]:
         "node-env": matching(node_env(plan, plan.workers[0]), rf"TRAINYARD_({'|'.join(NODE_ENV)})="),
         "slurm": matching(render_slurm_conf(plan), "NodeName=|PartitionName=")
         + matching(render_gres_conf(plan), "NodeName="),
-        "recipe": (RECIPES / "hello.yaml").read_text(),
-        "job": f"launcher: {job.launcher.title}\n{rows(job.spec)}",
-        "placement": rows(placement),
-        "script": render_script(job, placement),
+        "placement": rows(place(load_job("hello", {}, {}, []), cluster)),
     }
 
 
