@@ -28,6 +28,7 @@ class MailSpec(Model):
             examples=["mail.example.org:25"],
         ),
     ]
+    """Host name and port of a mail relay."""
     sender: EmailAddress | None = None
     """The sender's address. Default: `to`."""
 

@@ -87,6 +87,7 @@ class MachineFacts(Model):
             examples=["h100"],
         ),
     ] = None
+    """A word in nvidia-smi's GPU name, in lowercase."""
     fabric: Annotated[Literal["ethernet", "infiniband", "roce"], Field(examples=["ethernet"])] = "ethernet"
     """Network for collectives."""
     rdma: Annotated[int, Field(ge=0, le=64, strict=True, description="must be a whole number", examples=[8])] = 0
