@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import yaml
 
 from components.node.parameters import node_env
 from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.plan.plan import ClusterPlan
-from components.stackfile.read import cluster_spec
 from tests.conftest import ROOT
 from yard.job.loader import load_job
 from yard.job.placement import place
@@ -47,15 +45,12 @@ def matching(text: str, pattern: str) -> str:
 def samples(plan: ClusterPlan, cluster: Any) -> dict[str, str]:
     """Return the samples for both walks by name. `cluster` contains the outputs of the stack `local`."""
     stack = (ROOT / "stacks" / "Pulumi.local.yaml").read_text()
-    spec = cluster_spec(yaml.safe_load(stack)["config"]["trainyard:cluster"])
-    groups = {name: group.model_dump(mode="json") for name, group in spec.nodes.items()}
     hosts = [
         f"{host.name:<11} {host.role.value:<7} {host.private_ip!s:<10} {host.machine.name:<8} slot {host.slot}\n"
         for host in plan.hosts
     ]
     return {
         "stack": matching(stack, r"    (name|network|head|nodes)|      gpu:"),
-        "spec": yaml.safe_dump({"nodes": groups}, sort_keys=False),
         "plan": "".join(hosts),
         "node-env": matching(node_env(plan, plan.workers[0]), rf"TRAINYARD_({'|'.join(NODE_ENV)})="),
         "slurm": matching(render_slurm_conf(plan), "NodeName=|PartitionName=")
