@@ -32,6 +32,6 @@ END
   exit 3
 fi
 program=$home/$(plugin_program "$plugin")
-echo "pulumi-$plugin: official plugin, version $(python -m tests.official.reported "$program") (of the SDK: $version), $program"
+echo "pulumi-$plugin: official plugin, version $(python -m offline.cloud.official "$program") (of the SDK: $version), $program"
 (($#)) || set -- -v --durations 12 "${tests[@]}"
 exec python -m pytest --official "$home" "$@"

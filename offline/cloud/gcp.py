@@ -31,16 +31,18 @@ from offline.cloud.world import Record, World
 from offline.protocol import ResourceError
 from offline.values import Properties, Value, objects, signature
 
-_API = "https://www.googleapis.com/compute/v1/"
+API = "https://www.googleapis.com/compute/v1/"
 _LINK = re.compile(r"^(?:https://[\w.-]+/(?:compute/)?\w+/)?(projects/[^/]+/.+)$")
-_INSTANCE = "gcp:compute/instance:Instance"
-_FIREWALL = "gcp:compute/firewall:Firewall"
-_FILESTORE = "gcp:filestore/instance:Instance"
+INSTANCE = "gcp:compute/instance:Instance"
+FIREWALL = "gcp:compute/firewall:Firewall"
+FILESTORE = "gcp:filestore/instance:Instance"
 _BAKE = "trainyard/bake"
 """The guest attribute that contains a bake's result."""
-_BOOT_DISK = "/disks/offline-boot-"
+BOOT_DISK = "/disks/offline-boot-"
 """A boot disk's ID is its machine's ID with this text in place of `/instances/`."""
 _LOCATIONS = ("zone", "region", "location")
+_GIVEN = frozenset({"zones", "regions", "machineTypes", "diskTypes", "acceleratorTypes", "networkProfiles"})
+"""Collections that exist in every project, so that their members are not resources of the stack."""
 _BOOTING = 2
 """A new machine is still booting during this many requests of each kind (guest attributes, console output, state). The
 machine publishes its host key only afterwards."""
@@ -49,7 +51,7 @@ machine publishes its host key only afterwards."""
 class Gcp(Cloud):
     package = "gcp"
     reserved_addresses = (2, 2)
-    filters = frozenset({_FIREWALL, _INSTANCE})
+    filters = frozenset({FIREWALL, INSTANCE})
 
     def __init__(self) -> None:
         self.sdk = Sdk("pulumi_gcp")
@@ -89,7 +91,7 @@ class Gcp(Cloud):
         GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf uses the full ID only for
         a shared VPC (read 2026-11-22).
         """
-        if described.token != _FILESTORE:
+        if described.token != FILESTORE:
             return inputs
         networks = objects(inputs.get("networks"))
         return {**inputs, "networks": [{**item, "network": _last(item.get("network"))} for item in networks]}
@@ -119,8 +121,8 @@ class Gcp(Cloud):
     def computed(self, described: Described, identity: str, outputs: Properties) -> Properties:
         made = dict(outputs)
         if "selfLink" in described.outputs:
-            made["selfLink"] = f"{_API}{identity}"
-        if described.token == _INSTANCE:
+            made["selfLink"] = f"{API}{identity}"
+        if described.token == INSTANCE:
             return {**made, **_machine(identity, made)}
         if described.token == "gcp:compute/address:Address":  # noqa: S105 - a resource type
             internal = made.get("addressType") == "INTERNAL"
@@ -128,15 +130,15 @@ class Gcp(Cloud):
         if described.token == "gcp:serviceaccount/account:Account":  # noqa: S105 - a resource type
             email = identity.rpartition("/")[2]
             made |= {"email": email, "member": f"serviceAccount:{email}", "name": identity}
-        if described.token == _FILESTORE:
+        if described.token == FILESTORE:
             addresses: Value = [private_address(identity)]
             made["networks"] = [{"ipAddresses": addresses, **item} for item in objects(made.get("networks"))]
         return made
 
     def machine(self, record: Record, world: World) -> CloudMachine | None:
-        if record.token == _FILESTORE:
+        if record.token == FILESTORE:
             return _filestore(record)
-        if record.token != _INSTANCE:
+        if record.token != INSTANCE:
             return None
         facts, given = record.outputs, objects(record.outputs.get("networkInterfaces"))
         access = objects(given[0].get("accessConfigs"))
@@ -170,7 +172,7 @@ class Gcp(Cloud):
         firewalls = [
             found.inputs
             for found in world.records()
-            if found.token == _FIREWALL and not found.made_by and _last(found.inputs.get("network")) == network
+            if found.token == FIREWALL and not found.made_by and _last(found.inputs.get("network")) == network
         ]
         tags: Any = facts.get("tags") or ()
         return Card(address=address, network=network, name=name, firewall=google(firewalls, tags))
@@ -184,11 +186,13 @@ class Gcp(Cloud):
     def refers(self, text: str) -> str:
         # Resources in other projects (images, shared reservations) are assumed to exist. A boot disk is not a resource
         # of the stack, because Google creates it with its machine.
-        if _BOOT_DISK in text:
+        if BOOT_DISK in text:
             return ""
         found = _LINK.match(text)
         mine = f"projects/{self._setting('project', {})}/"
-        return found.group(1) if found and found.group(1).startswith(mine) else ""
+        if found is None or not found.group(1).startswith(mine) or found.group(1).split("/")[-2] in _GIVEN:
+            return ""
+        return found.group(1)
 
     def refused_location(self, inputs: Properties) -> str:
         zone = str(inputs.get("zone") or "")
@@ -198,7 +202,7 @@ class Gcp(Cloud):
         return f"googleapi: Error 400: Invalid value for field 'zone': '{zone}'. Unknown zone., invalid"
 
     def requested_addresses(self, token: str, inputs: Properties) -> Iterator[AddressRequest]:
-        for item in objects(inputs.get("networkInterfaces")) if token == _INSTANCE else ():
+        for item in objects(inputs.get("networkInterfaces")) if token == INSTANCE else ():
             subnet, address = item.get("subnetwork"), item.get("networkIp")
             if isinstance(subnet, str) and isinstance(address, str):
                 yield AddressRequest(subnet, address)
@@ -242,7 +246,7 @@ class Gcp(Cloud):
         machine = self._instance(world, arguments, arguments.get("name"))
         bakes = "trainyard-bake" in str(_metadata(machine).get("user-data"))
         off = bakes and world.count(f"state of {world.seed(machine.id)}") > _BOOTING
-        disk = f"{_API}{machine.id.replace('/instances/', _BOOT_DISK)}"
+        disk = f"{API}{machine.id.replace('/instances/', BOOT_DISK)}"
         status: Value = "TERMINATED" if off else machine.outputs.get("currentStatus")
         return {"id": machine.id, **machine.outputs, "currentStatus": status, "bootDisks": [{"source": disk}]}
 

@@ -84,7 +84,12 @@ class Maker:
                 f"Changing the {stopped} on a started instance requires stopping it. Fix: set "
                 "allow_stopping_for_update=True, or have the resource replaced"
             )
-        met = self._meet_faults("update", plain)
+        restarts = stopped is not None or any(covered(path, self._rule.start) for path in changed)
+        return self.change(identity, inputs, old, runs=True if restarts else None)
+
+    def change(self, identity: str, inputs: Properties, old: Made, *, runs: bool | None = None) -> Properties:
+        """Update the resource and return its outputs. `runs` is set if the update starts or stops a machine."""
+        met = self._meet_faults("update", _plain(inputs))
         with self._world.locked():
             record = self._world.find(identity)
             if record is None:
@@ -94,8 +99,10 @@ class Maker:
             self._refuse_invalid(self._record(identity, inputs))
         self._wait_for(met)
         outputs = with_secrets(record.outputs, old.outputs)
-        if stopped is not None or any(covered(path, self._rule.start) for path in changed):
+        if runs is not None:
             outputs = {name: value for name, value in outputs.items() if name not in _STATUS}
+        if runs is False:
+            outputs["currentStatus"] = "TERMINATED"
         return self._finish(identity, inputs, Made(old.inputs, outputs))
 
     def delete(self, identity: str) -> None:

@@ -29,12 +29,12 @@ _EPOCH = "1970-01-01T00:00:00Z"
 def public_address(seed: str) -> str:
     """Return a public address. If machines are booted, it is an address of this computer."""
     network = LOOPBACK if is_wanted() else _PUBLIC
-    return str(network[1 + _number(seed) % (network.num_addresses - 2)])
+    return str(network[1 + number(seed) % (network.num_addresses - 2)])
 
 
 def private_address(seed: str) -> str:
     """Return a private address for an interface whose subnet is unknown."""
-    return str(_PRIVATE[1 + _number(seed) % (_PRIVATE.num_addresses - 2)])
+    return str(_PRIVATE[1 + number(seed) % (_PRIVATE.num_addresses - 2)])
 
 
 def fingerprint(seed: str) -> str:
@@ -74,7 +74,7 @@ def _kept(old_input: Value, old_output: Value, given: Value) -> Value:
     return kept_outputs(old_input if isinstance(old_input, dict) else {}, old_output, given)
 
 
-def _number(seed: str) -> int:
+def number(seed: str) -> int:
     return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")
 
 
@@ -120,7 +120,7 @@ class Filler:
 
 
 _TEXTS: tuple[tuple[Callable[[str], bool], Callable[[str], str]], ...] = (
-    (lambda name: name in _NUMBERS, lambda path: str(_number(path))),
+    (lambda name: name in _NUMBERS, lambda path: str(number(path))),
     (lambda name: name.endswith(_UUIDS), stable_uuid),
     (lambda name: name.lower().endswith("fingerprint"), fingerprint),
     (lambda name: name == "etag", lambda path: f'W/"{stable_uuid(path)}"'),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-
-from tests.offline.cloud.stack import TestStack
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +14,3 @@ def home(request: pytest.FixtureRequest) -> Path:
     if home is None:
         pytest.skip("needs an official plugin (tools/official.sh)")
     return Path(home)
-
-
-def use_official(stack: TestStack, home: Path, plugin: str) -> None:
-    program = f"plugins/resource-{plugin}-v{version(f'pulumi-{plugin}')}/pulumi-resource-{plugin}"
-    link = Path(stack.environment["PULUMI_HOME"]) / program
-    link.unlink()
-    link.symlink_to(home / program)

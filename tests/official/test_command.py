@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components.cluster.bringup import _IGNORED
-from tests.official.conftest import use_official
+from offline.cloud.official import use
 from tests.offline.cloud.stack import TestStack
 from tests.offline.loopback_sshd import Sshd
 
@@ -45,7 +45,7 @@ def stack(home: Path, sshd: Sshd, tmp_path: Path) -> Commands:
     made = Commands(tmp_path)
     made.sshd = sshd
     del made.environment["TRAINYARD_OFFLINE_COMMANDS"]
-    use_official(made, home, "command")
+    use("command", home, made.environment)
     return made
 
 

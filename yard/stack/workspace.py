@@ -171,7 +171,7 @@ def _write_plugins(home: Path) -> None:
         program = home / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}" / name
         # The program runs in this Python, which contains the packages that the plugin needs.
         text = f'#!/bin/sh\nexec {shlex.join([sys.executable, str(target), plugin])} "$@"\n'
-        if program.is_file() and program.read_text() == text:
+        if program.is_file() and not program.is_symlink() and program.read_text() == text:
             continue
         program.parent.mkdir(parents=True, exist_ok=True)
         new = program.with_suffix(".new")
