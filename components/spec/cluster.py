@@ -190,7 +190,6 @@ class SharedStorageSpec(Model):
     size_gib: Annotated[
         int, Field(ge=100, le=102400, strict=True, description="must be a whole number of GiB", examples=[1024])
     ] = 1024
-    """Size in GiB."""
     address: Annotated[
         str | None,
         Field(pattern=r"^[A-Za-z0-9.-]{1,253}$", description="must be a host name or address", examples=["10.0.0.9"]),
@@ -292,7 +291,7 @@ class MirrorsSpec(Model):
     nvidia_pyxis: Mirror = None
     google_cloud: Mirror = None
     pypi: Annotated[Mirror, Field(examples=["https://mirror.example.org/pypi/simple"])] = None
-    """The Python package index of pip on every node."""
+    """The Python package index of pip."""
 
     def by_archive(self) -> dict[str, str]:
         """Return a mapping from archive to its mirror's URL, in the order of the fields."""

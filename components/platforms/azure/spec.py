@@ -154,7 +154,7 @@ class AzureSpec(CloudSpec):
             ],
         ),
     ] = None
-    """Custom image that was built from `image`."""
+    """Image that was built from `image`."""
     baked_image: Annotated[
         str | None,
         Field(

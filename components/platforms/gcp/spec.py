@@ -164,7 +164,7 @@ class GcpSpec(CloudSpec):
             examples=["projects/my-project-123456/global/images/tcpx-v3"],
         ),
     ] = None
-    """Custom image that was built from `image`."""
+    """Image that was built from `image`."""
     baked_image: Annotated[
         str | None,
         Field(

@@ -45,7 +45,7 @@ class Host(Model):
     """An existing host. `user` and `key` default to the fields of `platform`."""
 
     name: Annotated[HostName | None, Field(examples=["node1"])] = None
-    """Name in the cluster. Default: `host-` and the address, with hyphens."""
+    """Default: `host-` and the address."""
     address: Annotated[Address, Field(examples=["203.0.113.10"])]
     """SSH address."""
     port: Annotated[Port, Field(examples=[22])] = 22
@@ -91,7 +91,7 @@ class MachineFacts(Model):
     fabric: Annotated[Literal["ethernet", "infiniband", "roce"], Field(examples=["ethernet"])] = "ethernet"
     """Network for collectives."""
     rdma: Annotated[int, Field(ge=0, le=64, strict=True, description="must be a whole number", examples=[8])] = 0
-    """Number of RDMA ports that must be up."""
+    """RDMA ports that must be up."""
 
     def as_machine(self, name: str) -> Machine:
         """Return the machine type in the catalog's format."""
