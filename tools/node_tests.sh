@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the unit tests of the node scripts with this machine's bash, apt, nftables and Python, without `make setup` and
 # the Pulumi CLI. The nodes of all cloud stacks run Ubuntu 24.04, so run it there as root. Some tests are skipped without
-# root, sshd or nft. With --fetch, it only downloads the Python packages, for a machine that cannot reach an index.
+# root, sshd, ssh-keygen or nft. With --fetch, it only downloads the Python packages, for a machine that cannot reach an
+# index.
 # usage: tools/node_tests.sh [--fetch PYTHON_VERSION | PYTEST_OPTION...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

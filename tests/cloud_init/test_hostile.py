@@ -48,6 +48,7 @@ OLD_LINE = "ssh-ed25519 AAAAadmin+/= admin@yard\n"
 USER = "daemon"
 """This user and a group of the same name exist on every Debian system."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+needs_ssh_keygen = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
 
 
 def give(path: Path) -> None:
@@ -190,7 +191,11 @@ def run(script: str, home: Path, programs: str = "") -> subprocess.CompletedProc
 @needs_root
 @pytest.mark.parametrize(
     ("script", "name"),
-    [("rank_key", ".ssh/authorized_keys"), ("60-munge", ".ssh/authorized_keys"), ("66-people", ".bashrc")],
+    [
+        pytest.param("rank_key", ".ssh/authorized_keys", marks=needs_ssh_keygen),
+        ("60-munge", ".ssh/authorized_keys"),
+        ("66-people", ".bashrc"),
+    ],
 )
 def test_a_pipe_in_a_home_does_not_block_root(script: str, name: str, home: Path, tmp_path: Path) -> None:
     (home / ".ssh").mkdir()
@@ -205,7 +210,7 @@ def test_a_pipe_in_a_home_does_not_block_root(script: str, name: str, home: Path
 
 
 @needs_root
-@pytest.mark.parametrize("script", ["rank_key", "lease"])
+@pytest.mark.parametrize("script", [pytest.param("rank_key", marks=needs_ssh_keygen), "lease"])
 def test_keys_are_written_to_the_home_of_the_user(script: str, home: Path) -> None:
     for _ in range(2):
         done = run(script, home)
@@ -218,6 +223,7 @@ def test_keys_are_written_to_the_home_of_the_user(script: str, home: Path) -> No
 
 
 @needs_root
+@needs_ssh_keygen
 def test_an_empty_key_of_an_interrupted_head_is_replaced(home: Path) -> None:
     assert run("rank_key", home).returncode == 0
     key = home / ".ssh" / "id_ed25519"

@@ -14,6 +14,8 @@ from tests.cloud_init.stage_sandbox import Ran, Sandbox
 from tests.components.stackfile.test_people import plan_of
 from tests.people import person, public_key
 
+needs_ssh_keygen = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen")
+
 ENV = {"NODE": "yard-gpu-0", "CLUSTER": "yard", "HEAD_NAME": "yard-head", "HEAD_IP": "10.77.0.4"}
 ACCOUNTS = "root:x:0:0::/root:/bin/bash\ntrainer:x:2000:2000::/home/trainer:/bin/bash\n"
 GROUP = "root:x:0:\ntrainer:x:2000:\n"
@@ -130,7 +132,7 @@ def test_sshd_ignores_the_admins_keys_from_user_data(tmp_path: Path, ledger: str
     assert settings == f"Match User ops\n  AuthorizedKeysFile {tmp_path}/etc/trainyard/authorized_keys/%u{home}\n"
 
 
-@pytest.mark.parametrize("role", ["head", "worker"])
+@pytest.mark.parametrize("role", [pytest.param("head", marks=needs_ssh_keygen), "worker"])
 def test_people_get_accounts_groups_and_keys(tmp_path: Path, role: str) -> None:
     node = Node(tmp_path, ANN, BOB, owners="0 /shared/people/ann\n0 /shared/people/bob\n")
     node.sandbox.write({"etc/sudoers.d/trainyard": "bob ALL=(ALL) NOPASSWD:ALL\n"})  # a former version's file
