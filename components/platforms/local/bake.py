@@ -14,7 +14,7 @@ from pathlib import Path
 from components.node.bake import builder_user_data
 from components.plan.plan import ClusterPlan
 from components.platforms.local.image import GoldenImage, ensure_image, image_cache
-from components.platforms.local.image_build import BuildProgress
+from components.platforms.local.image_build import BuildProgress, Recipe, golden
 from components.platforms.local.machine import Hardware, Machine, macs, start_switch
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.probe import choose
@@ -47,7 +47,8 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
 
     Raises PlatformError if the builder fails. After an error or an interruption, no machine, process or file is left.
     """
-    ensure_image()  # before image_cache, because both use the same lock
+    recipe = golden(plan.platform_spec(LocalSpec).suite)
+    ensure_image(recipe)  # before image_cache, because both use the same lock
     with BuildProgress(name) as progress, image_cache(progress) as images:
         if (images / name / "manifest.json").exists():
             return name
@@ -58,7 +59,7 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
         work = Path(tempfile.mkdtemp(prefix=BUILDING, dir=images))
         try:
             sweep_run(run)
-            _build(plan, run, work, progress)
+            _build(plan, recipe, run, work, progress)
             work.rename(images / name)
         finally:
             sweep_run(run)
@@ -66,28 +67,33 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
     return name
 
 
-def _build(plan: ClusterPlan, run: Path, work: Path, progress: BuildProgress) -> None:
+def _build(plan: ClusterPlan, recipe: Recipe, run: Path, work: Path, progress: BuildProgress) -> None:
     """Create the image's files in `work`. The image has the same name as the `run` folder."""
-    begin, golden = time.monotonic(), ensure_image()
+    begin, base = time.monotonic(), ensure_image(recipe)
     progress.phase("start the builder")
     start_switch(run)
     machine, cards = Machine(run=run, name=_BUILDER), macs(run.name, _BUILDER)
-    machine.make_disk(golden, uuid.uuid4().hex, cards, _ADDRESS, builder_user_data(plan))
+    machine.make_disk(base, uuid.uuid4().hex, cards, _ADDRESS, builder_user_data(plan))
     hardware = Hardware(
-        accelerator=choose(plan.platform_spec(LocalSpec).accelerator, golden.kernel).accelerator,
+        accelerator=choose(plan.platform_spec(LocalSpec).accelerator, base.kernel).accelerator,
         vcpus=min(2, os.cpu_count() or 1),
         memory_mib=_MEMORY_MIB,
         ssh_port=None,
         niceness=0,
     )
-    machine.start(golden, hardware, cards)
+    machine.start(base, hardware, cards)
     _wait(machine, progress)
     progress.phase("write the disk")
     made = GoldenImage(work)
     convert = ("qemu-img", "convert", "-O", "qcow2", str(machine.disk), str(made.disk))
     run_program(run.name, "install the qemu-utils package", *convert)
-    shutil.copyfile(golden.kernel, made.kernel)
-    manifest = {"name": run.name, "base": golden.folder.name, "seconds": round(time.monotonic() - begin)}
+    shutil.copyfile(base.kernel, made.kernel)
+    manifest = {
+        "name": run.name,
+        "base": base.folder.name,
+        "suite": recipe.suite,
+        "seconds": round(time.monotonic() - begin),
+    }
     (work / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 

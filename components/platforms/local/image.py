@@ -1,7 +1,7 @@
 """The cache of images. A complete image consists of images/<id>/{gold.qcow2, vmlinux, manifest.json}.
 
 A golden image's id consists of hexadecimal digits, while a baked image's id is its name.
-`python -m components.platforms.local.image build` builds the golden image if it is not cached.
+`python -m components.platforms.local.image build [SUITE]` builds the golden image if it is not cached.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.platforms.local.image_build import (
+    DEFAULT_SUITE,
     GOLDEN,
+    RELEASES,
     BuildProgress,
     Recipe,
+    Release,
     build,
+    golden,
     image_id,
     machine_archive,
     privilege,
@@ -54,6 +58,13 @@ class GoldenImage:
     def kernel(self) -> Path:
         """The ELF kernel."""
         return self.folder / "vmlinux"
+
+    @property
+    def release(self) -> Release:
+        """The release in the manifest. Older baked images, all of them Debian 13, do not record it."""
+        manifest = self.folder / "manifest.json"
+        suite = json.loads(manifest.read_text()).get("suite") if manifest.exists() else None
+        return RELEASES[suite or DEFAULT_SUITE]
 
 
 def find_image(wanted: str) -> GoldenImage | None:
@@ -89,7 +100,8 @@ def require_image(wanted: str) -> GoldenImage:
     Raises PlatformError if the cache does not contain the baked image.
     """
     if not wanted.startswith(_BAKED):
-        return ensure_image()
+        suites = {image_id(recipe): recipe for recipe in map(golden, RELEASES)}
+        return ensure_image(suites.get(wanted, GOLDEN))
     found = find_image(wanted)
     if found is None:
         raise PlatformError(
@@ -114,7 +126,7 @@ def image_cache(progress: BuildProgress) -> Iterator[Path]:
 
 
 def _build(images: Path, wanted: str, recipe: Recipe, progress: BuildProgress) -> GoldenImage:
-    archive, rights = machine_archive(), privilege()
+    archive, rights = machine_archive(recipe), privilege()
     for abandoned in images.glob("building-*"):
         remove_tree(abandoned, rights)
     work = Path(tempfile.mkdtemp(prefix="building-", dir=images))
@@ -124,22 +136,25 @@ def _build(images: Path, wanted: str, recipe: Recipe, progress: BuildProgress) -
     finally:
         if work.exists():
             remove_tree(work, rights)
-    _prune(recipe.name)
+    _prune(recipe)
     return GoldenImage(images / wanted)
 
 
-def _built(name: str | None = None) -> list[Path]:
-    """Return the folders of the images that were built from the recipe `name`, or from any recipe, newest first."""
+def _built(recipe: Recipe | None = None) -> list[Path]:
+    """Return the folders of the images that were built from a recipe for its suite, or of all images, newest first."""
     manifests = [found for found in _images().glob("*/manifest.json") if not found.parent.name.startswith(_BAKED)]
-    # An older version built only golden images, and did not record the name.
-    wanted = [
-        found for found in manifests if name is None or json.loads(found.read_text()).get("name", "golden") == name
-    ]
+    wanted = [found for found in manifests if recipe is None or _origin(found) == (recipe.name, recipe.suite)]
     return [found.parent for found in sorted(wanted, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
-def _prune(name: str) -> None:
-    for folder in _built(name)[_KEPT:]:
+def _origin(manifest: Path) -> tuple[str, str]:
+    """Return the names of the recipe and the suite. An older version built only golden images, and recorded no name."""
+    recorded = json.loads(manifest.read_text())
+    return recorded.get("name", GOLDEN.name), recorded.get("suite", GOLDEN.suite)
+
+
+def _prune(recipe: Recipe) -> None:
+    for folder in _built(recipe)[_KEPT:]:
         if not _is_held(folder):
             shutil.rmtree(folder)
 
@@ -159,13 +174,14 @@ def _images() -> Path:
 
 def main(arguments: list[str]) -> int:
     """Build the image and print its folder. Returns 1 if the build fails, and 2 for invalid arguments."""
-    if arguments != ["build"]:
-        sys.stderr.write("usage: python -m components.platforms.local.image build\n")
+    verb, *suites = arguments or [""]
+    if verb != "build" or len(suites) > 1 or not set(suites) <= set(RELEASES):
+        sys.stderr.write(f"usage: python -m components.platforms.local.image build [{'|'.join(RELEASES)}]\n")
         return 2
     # By default, SIGTERM would end the process without removing the incomplete image.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        sys.stdout.write(f"{ensure_image().folder}\n")
+        sys.stdout.write(f"{ensure_image(*map(golden, suites)).folder}\n")
     except PlatformError as error:
         sys.stderr.write(f"{error}\n")
         return 1

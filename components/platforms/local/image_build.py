@@ -1,4 +1,4 @@
-"""Builds the golden image: a Debian 13 disk and its kernel, which all local machines share."""
+"""Builds the golden image: a disk with Debian or Ubuntu and its kernel, which local machines share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -47,16 +47,61 @@ INSIDE = "/run/image-recipe"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Release:
+    """What an image depends on besides the recipe's folders. All kernels have the root disk's driver built in."""
+
+    distribution: str
+    """The ID in the distribution's os-release, and the origin of its archive in lower case."""
+    components: str = "main"
+    root: str = "nvme0n1"
+    """The kernel's name of the root disk, an NVMe or a virtio disk."""
+    security: str = "capability"
+    """The kernel's security modules, separated by commas."""
+
+
+RELEASES: Mapping[str, Release] = {
+    "bookworm": Release(distribution="debian"),
+    "trixie": Release(distribution="debian"),
+    # Ubuntu's kernel 6.8 has virtio disks built in, NVMe as a module, PVH and a payload compressed with zstd. Source:
+    # debian.master/config/annotations of linux 6.8.0-86.86 (particle-iot/tachyon-ubuntu-24.04-kernel at 28ce79f0, read
+    # 2026-11-28). AppArmor restricts user namespaces with a setting that Debian's kernel 6.12.118 does not have.
+    "noble": Release(distribution="ubuntu", components="main universe", root="vda", security="capability,apparmor"),
+}
+DEFAULT_SUITE = "trixie"
+SUITE_VARIABLE = "TRAINYARD_SUITE"
+"""Environment variable with the suite of the recipes that set none."""
+
+
+def _chosen_suite() -> str:
+    return os.environ.get(SUITE_VARIABLE) or DEFAULT_SUITE
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The content of an image. Each folder has packages.txt, rootfs/ and customise."""
+    """The content of an image. Each folder has packages.txt, rootfs/ and customise.
+
+    In a folder's .txt files, a line is an entry for all suites, or an entry and the suites that it is limited to.
+    """
 
     name: str = "golden"
-    suite: str = "trixie"
+    suite: str = field(default_factory=_chosen_suite)
     folders: tuple[Path, ...] = (Path(__file__).parent / "recipe",)
     """The golden image's folder is the last one, because its customise removes what only a build needs."""
 
+    @property
+    def release(self) -> Release:
+        """The suite's release. Raises PlatformError if it is unknown."""
+        if self.suite not in RELEASES:
+            raise PlatformError(f"{SUITE_VARIABLE}: unknown suite '{self.suite}'. Fix: use {', '.join(RELEASES)}")
+        return RELEASES[self.suite]
 
-GOLDEN = Recipe()
+
+def golden(suite: str) -> Recipe:
+    """Return the golden image's recipe for a suite."""
+    return Recipe(suite=suite)
+
+
+GOLDEN = golden(DEFAULT_SUITE)
 DISK_GIB = 5
 """Size of the root file system, a sparse file."""
 
@@ -80,12 +125,19 @@ APT_OPTIONS = ('Apt::Install-Recommends "false"', 'Acquire::Languages "none"')
 
 def packages(recipe: Recipe = GOLDEN) -> tuple[str, ...]:
     """Return the names of the packages to install."""
-    lines = [line for folder in recipe.folders for line in (folder / "packages.txt").read_text().splitlines()]
-    return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    texts = [(folder / "packages.txt").read_text() for folder in recipe.folders]
+    return tuple(entry for text in texts for entry in entries(text, recipe.suite))
+
+
+def entries(text: str, suite: str) -> list[str]:
+    """Return the entries for `suite` in the text of a recipe's .txt file."""
+    lines = [line.partition("#")[0].split() for line in text.splitlines()]
+    return [entry for entry, *suites in filter(None, lines) if not suites or suite in suites]
 
 
 def image_id(recipe: Recipe = GOLDEN) -> str:
     """Return the image's id: 16 hexadecimal digits of a hash of the recipe and of this module."""
+    _ = recipe.release
     content = recipe_tar(recipe) + recipe.suite.encode() + Path(__file__).read_bytes()
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -108,6 +160,8 @@ def recipe_tar(recipe: Recipe = GOLDEN) -> bytes:
             name = Path(*relative.parts[1:]) if in_rootfs else Path(within) / relative
             entry = tarfile.TarInfo(str(name))
             content = path.read_bytes()
+            if path.suffix == ".txt" and not in_rootfs:
+                content = "".join(f"{line}\n" for line in entries(content.decode(), recipe.suite)).encode()
             entry.size = len(content)
             entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
             archive.addfile(entry, io.BytesIO(content))
@@ -121,20 +175,20 @@ _FORWARDED = ("Acquire::Check-", "Acquire::Retries", "Acquire::http::", "Acquire
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """The URIs of the Debian archive and its security archive, and their apt settings."""
+    """The URIs of a distribution's archive and its security archive, and their apt settings."""
 
     main: str
     security: str
     options: tuple[str, ...] = ()
 
     def sources(self, suite: str) -> tuple[str, ...]:
-        """Return the apt sources of a Debian release, its updates and its security updates."""
+        """Return the apt sources of a suite, its updates and its security updates."""
         releases = ((self.main, suite), (self.main, f"{suite}-updates"), (self.security, f"{suite}-security"))
-        return tuple(f"deb {uri} {release} main" for uri, release in releases)
+        return tuple(f"deb {uri} {release} {RELEASES[suite].components}" for uri, release in releases)
 
 
-def parse_targets(lines: Iterable[str], own_distribution: str) -> tuple[str, str] | None:
-    """Return the (main, security) URIs in lines of `apt-get indextargets`, or None if they list no Debian archive.
+def parse_targets(lines: Iterable[str], own_distribution: str, distribution: str = "debian") -> tuple[str, str] | None:
+    """Return the (main, security) URIs of a distribution in lines of `apt-get indextargets`, or None if it is missing.
 
     A line has no origin if apt has not read the source's index. It then counts as a source of `own_distribution`, the
     ID in this machine's os-release.
@@ -143,13 +197,13 @@ def parse_targets(lines: Iterable[str], own_distribution: str) -> tuple[str, str
     security: str | None = None
     for line in lines:
         uri, release, component, origin = line.split("\t")
-        if component != "main" or (origin or own_distribution).lower() != "debian":
+        if component != "main" or (origin or own_distribution).lower() != distribution:
             continue
         if release.endswith("-security"):
             security = security or uri
-        elif not release.endswith(("-updates", "-backports", "-proposed-updates")):
+        elif not release.endswith(("-updates", "-backports", "-proposed-updates", "-proposed")):
             main = main or uri
-    return (main, security or _beside(main)) if main else None
+    return (main, security or _security(main, distribution)) if main else None
 
 
 def parse_options(lines: Iterable[str]) -> tuple[str, ...]:
@@ -158,31 +212,36 @@ def parse_options(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(line for line in kept if not line.endswith('""'))
 
 
-def machine_archive() -> Archive:
-    """Return the archive that TRAINYARD_DEBIAN_MIRROR or this machine's apt configuration names.
+def machine_archive(recipe: Recipe = GOLDEN) -> Archive:
+    """Return the archive of the recipe's distribution.
 
-    Raises PlatformError if neither names a Debian archive.
+    TRAINYARD_DEBIAN_MIRROR, TRAINYARD_UBUNTU_MIRROR or this machine's apt configuration name it. Raises PlatformError
+    if none does.
     """
+    distribution = recipe.release.distribution
+    variable = f"TRAINYARD_{distribution.upper()}_MIRROR"
     options = parse_options(_lines("apt-config", "dump"))
-    mirror = os.environ.get("TRAINYARD_DEBIAN_MIRROR")
+    mirror = os.environ.get(variable)
     if mirror:
-        return Archive(main=mirror, security=_beside(mirror), options=options)
+        return Archive(main=mirror, security=_security(mirror, distribution), options=options)
     query = ("apt-get", "indextargets", "Created-By: Packages")
     # Without --no-release-info, apt-get omits sources whose indexes it has not read (apt 2.6.1, 2026-11-22).
     targets = _lines(*query, "--format", f"{_SOURCE_FORMAT}$(ORIGIN)") or _lines(
         *query, "--no-release-info", "--format", _SOURCE_FORMAT
     )
-    found = parse_targets(targets, platform.freedesktop_os_release()["ID"])
+    found = parse_targets(targets, platform.freedesktop_os_release()["ID"], distribution)
     if found is None:
+        beside = ". The security archive must be at HOST/debian-security" if distribution == "debian" else ""
         raise PlatformError(
-            "golden image: apt on this machine has no Debian archive. Fix: set TRAINYARD_DEBIAN_MIRROR to the URL of "
-            "a Debian archive, for example http://HOST/debian. The security archive must be at HOST/debian-security"
+            f"{recipe.name} image: apt on this machine has no {distribution.title()} archive, which {recipe.suite} "
+            f"needs. Fix: set {variable} to the URL of one, for example http://HOST/{distribution}{beside}"
         )
     return Archive(main=found[0], security=found[1], options=options)
 
 
-def _beside(main: str) -> str:
-    return f"{main.rstrip('/')}-security"
+def _security(main: str, distribution: str) -> str:
+    """Return the security archive's URI. Ubuntu's archive contains the security updates, and Debian's does not."""
+    return f"{main.rstrip('/')}-security" if distribution == "debian" else main
 
 
 def _lines(*command: str) -> list[str]:
@@ -229,17 +288,21 @@ _PAYLOAD = 0x248
 _ELF = b"\x7fELF"
 
 
+_LZ4 = b"\x02\x21\x4c\x18"
+
+
 def vmlinux(bzimage: bytes) -> bytes:
-    """Return the ELF kernel. Raises PlatformError if the payload is not compressed with zstd, as it is in Debian 13."""
+    """Return the ELF kernel. Raises PlatformError if its payload is compressed with neither zstd nor lz4 (bookworm)."""
     if bzimage[_BOOT_FLAG : _BOOT_FLAG + 2] != b"\x55\xaa":
         raise PlatformError("golden image: /boot/vmlinuz is not a bzImage; the kernel package has changed its format")
     base = (bzimage[_SETUP_SECTORS] + 1) * 512
     offset, length = struct.unpack_from("<II", bzimage, _PAYLOAD)
     # The payload's last four bytes are the size of the uncompressed kernel.
     payload = bzimage[base + offset : base + offset + length - 4]
-    done = subprocess.run(["zstd", "-dc"], input=payload, capture_output=True, check=False)
+    tool = "lz4" if payload.startswith(_LZ4) else "zstd"
+    done = subprocess.run([tool, "-dc"], input=payload, capture_output=True, check=False)
     if done.returncode or not done.stdout.startswith(_ELF):
-        raise PlatformError(f"golden image: the kernel's payload is not zstd: {done.stderr.decode().strip()}")
+        raise PlatformError(f"golden image: the kernel's payload is not {tool}: {done.stderr.decode().strip()}")
     return done.stdout
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from components.platforms.local import process
 from components.platforms.local.image import GoldenImage
+from components.platforms.local.image_build import Release
 from components.platforms.local.paths import MachineFiles, make_private, socket_folder, switch_socket
 from components.platforms.local.process import find, run_program
 from trainyard.errors import PlatformError
@@ -80,11 +81,9 @@ DATA_SERIAL = "data"
 _KERNEL = (
     # With audit=0, the kernel would run modprobe whenever login or sudo opens an audit socket (61 times on a head
     # before it was ready, 2026-11-23). The image disables audit in journald instead.
-    "root=/dev/nvme0n1 rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false panic=1 "
+    "rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false panic=1 "
     # Emulation sometimes causes a kernel oops. Without a restart, the guest would then never become ready.
     "oops=panic "
-    # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
-    "lsm=capability "
     # IPv6 duplicate address detection delays the network by seconds. With ipv6.disable=1, the kernel would start
     # modprobe for each IPv6 socket that a program tries to open (33 times on a head before it was ready, 2026-11-27).
     "sysctl.net.ipv6.conf.default.accept_dad=0"
@@ -143,6 +142,7 @@ def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: P
 
 def base_command(files: MachineFiles, hardware: Hardware, kernel: Path) -> list[str]:
     """Return the command with the machine's processor, memory, console, kernel and root disk."""
+    release = GoldenImage(kernel.parent).release
     return [
         "nice", "-n", str(hardware.niceness),
         "qemu-system-x86_64", "-name", files.name, *_processor(hardware), "-m", str(hardware.memory_mib),
@@ -151,11 +151,22 @@ def base_command(files: MachineFiles, hardware: Hardware, kernel: Path) -> list[
         "-chardev", f"file,id=console,path={files.console},append=on", "-serial", "chardev:console",
         "-qmp", f"unix:{files.monitor},server=on,wait=off",
         "-kernel", str(kernel),
-        "-append", _KERNEL if hardware.accelerator == "kvm" else f"{_KERNEL} {_KERNEL_EMULATED}",
+        "-append", " ".join(_kernel_options(release, hardware)),
         # With `unsafe`, a crash of this computer can corrupt the disk. The machine can then be created again.
         "-drive", f"if=none,id=root,file={files.disk},format=qcow2,cache=unsafe,discard=unmap",
-        "-device", "nvme,drive=root,serial=root",
+        # A virtio disk has no serial number, because the name in /dev/disk would be that of a data disk.
+        "-device", "nvme,drive=root,serial=root" if release.root == "nvme0n1" else "virtio-blk-pci,drive=root",
     ]  # fmt: skip
+
+
+def _kernel_options(release: Release, hardware: Hardware) -> Iterator[str]:
+    # The first virtio disk on the command line becomes vda.
+    yield f"root=/dev/{release.root}"
+    yield _KERNEL
+    # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
+    yield f"lsm={release.security}"
+    if hardware.accelerator != "kvm":
+        yield _KERNEL_EMULATED
 
 
 def network(run: Path, outside: str, cards: Macs) -> list[str]:

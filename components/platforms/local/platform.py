@@ -9,7 +9,7 @@ from components.node.user_data import ADMIN_USER
 from components.plan.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
 from components.platforms.local.image import require_image
-from components.platforms.local.image_build import image_id
+from components.platforms.local.image_build import golden, image_id
 from components.platforms.local.machine import DATA_SERIAL
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.power import forward, wake_command
@@ -32,7 +32,7 @@ class LocalPlatform(Platform):
         super().__init__(name, args, opts)
         self._args, self._spec = args, args.plan.platform_spec(LocalSpec)
         _prepare(self._spec)
-        self.image = self._spec.baked_image or image_id()
+        self.image = _image(self._spec)
         self._run = run = runs_folder() / pulumi.get_stack()
         self._switch = switch = Switch(f"{name}-switch", run, pulumi.ResourceOptions(parent=self))
         head = args.plan.head.name
@@ -78,6 +78,10 @@ class LocalPlatform(Platform):
         )
 
 
+def _image(spec: LocalSpec) -> str:
+    return spec.baked_image or image_id(golden(spec.suite))
+
+
 def _prepare(spec: LocalSpec) -> None:
     """Unless this is a preview, build the golden image or find the baked one, and log the accelerator.
 
@@ -85,5 +89,5 @@ def _prepare(spec: LocalSpec) -> None:
     """
     if pulumi.runtime.is_dry_run():
         return
-    choice = choose(spec.accelerator, require_image(spec.baked_image or image_id()).kernel)
+    choice = choose(spec.accelerator, require_image(_image(spec)).kernel)
     pulumi.log.info(f"local machines run with {choice.accelerator}: {choice.reason}")

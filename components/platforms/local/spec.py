@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from components.spec.model import BAKED_NAME, PlatformSpec
+
+_SUITES: Mapping[str, str] = {"debian-13": "trixie", "ubuntu-24.04": "noble"}
 
 
 class LocalSpec(PlatformSpec):
@@ -19,7 +22,8 @@ class LocalSpec(PlatformSpec):
     """`tcg` is software emulation. `auto` tries KVM first."""
     ssh_port_base: Annotated[int, Field(ge=1024, le=60000, strict=True)] = 22100
     """SSH port of the head on 127.0.0.1. Workers use the next 224 ports."""
-    image: Literal["debian-13"] = "debian-13"
+    image: Literal["debian-13", "ubuntu-24.04"] = "debian-13"
+    """Operating system of the machines. `ubuntu-24.04` has not been booted."""
     baked_image: Annotated[
         str | None,
         Field(
@@ -29,6 +33,11 @@ class LocalSpec(PlatformSpec):
         ),
     ] = None
     """Image that `yard bake` built."""
+
+    @property
+    def suite(self) -> str:
+        """The suite of the golden image (image_build.RELEASES)."""
+        return _SUITES[self.image]
 
     @property
     def baked_name(self) -> str | None:

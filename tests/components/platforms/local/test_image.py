@@ -17,10 +17,13 @@ import pytest
 
 from components.platforms.local import bake, image, image_build
 from components.platforms.local.bake import bake_here, report_in
+from components.platforms.local.facts import FACTS
 from components.platforms.local.image import GoldenImage, find_image, require_image
 from components.platforms.local.image_build import Archive, BuildProgress, Privilege, Recipe
 from components.platforms.local.paths import cache_folder, socket_folder
 from components.platforms.local.process import started_under, sweep_run
+from components.platforms.registry import Baking
+from offline.boot.machine import IMAGE
 from tests.components.platforms.local.conftest import Executable
 from tests.components.platforms.recording import planned
 from trainyard.errors import PlatformError
@@ -46,8 +49,87 @@ def test_changes_of_recipe_or_build_change_the_image_id(own_recipe: Path, file: 
     (own_recipe / "machine.py").write_text("")
     assert image_build.image_id(recipe) == before
     with (own_recipe / file).open("a") as changed:
-        changed.write("# changed\n")
+        changed.write("changed\n")
     assert image_build.image_id(recipe) != before
+
+
+NOBLE = image_build.golden("noble")
+
+
+def test_an_entry_can_be_limited_to_suites(own_recipe: Path) -> None:
+    folder = own_recipe / "recipe"
+    (folder / "packages.txt").write_text(
+        "# comment\nsudo\n\nlinux-image-virtual noble # kernel\ntorch bookworm trixie\n"
+    )
+    found = {suite: image_build.packages(Recipe(suite=suite, folders=(folder,))) for suite in image_build.RELEASES}
+    assert found == {
+        "bookworm": ("sudo", "torch"),
+        "trixie": ("sudo", "torch"),
+        "noble": ("sudo", "linux-image-virtual"),
+    }
+
+
+def read_tar(recipe: Recipe) -> dict[str, str]:
+    with tarfile.open(fileobj=io.BytesIO(image_build.recipe_tar(recipe))) as archive:
+        return {entry.name: (archive.extractfile(entry) or io.BytesIO()).read().decode() for entry in archive}
+
+
+def test_the_lists_in_the_tar_are_those_of_the_suite() -> None:
+    ubuntu, debian = read_tar(NOBLE), read_tar(image_build.GOLDEN)
+    masked = "run/image-recipe/0/masked-units.txt"
+    assert "apparmor.service" in debian[masked].splitlines()
+    assert set(debian[masked].splitlines()) - set(ubuntu[masked].splitlines()) == {"apparmor.service"}
+    # Only lists have entries.
+    assert ubuntu["etc/fstab"] == debian["etc/fstab"] == "/dev/root / ext4 rw,noatime 0 0\n"
+
+
+def test_each_suite_has_one_kernel_and_its_own_image() -> None:
+    recipes = [Recipe(suite=suite, folders=IMAGE.folders) for suite in image_build.RELEASES]
+    kernels = [[name for name in image_build.packages(recipe) if name.startswith("linux-")] for recipe in recipes]
+    assert kernels == [
+        ["linux-headers-cloud-amd64", "linux-image-cloud-amd64"],
+        ["linux-headers-cloud-amd64", "linux-image-cloud-amd64"],
+        ["linux-headers-virtual", "linux-image-virtual"],
+    ]
+    assert len({image_build.image_id(recipe) for recipe in recipes}) == len(recipes)
+
+
+def test_ubuntu_packages_are_from_its_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Sources of the names and their absence: packages.ubuntu.com (components/catalog/image_contracts.yaml).
+    recipe = Recipe(suite="noble", folders=IMAGE.folders)
+    assert not {"python3-torch", "docker-cli", "waagent"} & set(image_build.packages(recipe))
+    monkeypatch.setenv("TRAINYARD_UBUNTU_MIRROR", "http://u/ubuntu")
+    monkeypatch.setattr(image_build, "_lines", lambda *_: [])
+    archive = image_build.machine_archive(recipe)
+    command = image_build.install_command(Path("/w/root"), Path("/w/recipe.tar"), archive, RIGHTS, recipe)
+    assert command[-5:] == [
+        "noble",
+        "/w/root",
+        "deb http://u/ubuntu noble main universe",
+        "deb http://u/ubuntu noble-updates main universe",
+        "deb http://u/ubuntu noble-security main universe",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("system", "suite", "slurm"),
+    [("debian-13", "trixie", (24, 11)), ("ubuntu-24.04", "noble", (23, 11))],
+)
+def test_the_image_key_selects_suite_and_slurm_version(system: str, suite: str, slurm: tuple[int, int]) -> None:
+    plan = planned("local", {"platform__image": system}).plan
+    assert plan.image.slurm_version == slurm
+    assert isinstance(FACTS.baking, Baking)
+    assert FACTS.baking.base(plan) == image_build.image_id(image_build.golden(suite))
+
+
+def test_a_variable_selects_the_suite_of_booted_clouds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_SUITE", "noble")
+    assert Recipe(folders=IMAGE.folders).suite == "noble"
+    # A local stack's file determines the suite.
+    assert image_build.GOLDEN.suite == "trixie"
+    monkeypatch.setenv("TRAINYARD_SUITE", "xenial")
+    with pytest.raises(PlatformError, match=r"unknown suite 'xenial'\. Fix: use bookworm, trixie, noble"):
+        image_build.image_id(Recipe())
 
 
 def test_the_tar_has_files_of_rootfs_at_their_paths() -> None:
@@ -112,6 +194,35 @@ def test_the_debian_archive_is_found_in_the_sources(
     assert image_build.parse_targets(lines, distribution) == found
 
 
+@pytest.mark.parametrize(
+    ("lines", "distribution", "found"),
+    [
+        (DEBIAN + UBUNTU, "debian", ("http://u/ubuntu/", "http://u/ubuntu/")),
+        (["http://u/ubuntu/\tnoble-proposed\tmain\tUbuntu", *UBUNTU[:1]], "ubuntu", ("http://u/ubuntu/",) * 2),
+        (["http://u/ubuntu/\tnoble\tmain\t"], "ubuntu", ("http://u/ubuntu/", "http://u/ubuntu/")),
+        (DEBIAN, "debian", None),
+    ],
+)
+def test_the_ubuntu_archive_is_found_in_the_sources(
+    lines: list[str], distribution: str, found: tuple[str, str] | None
+) -> None:
+    assert image_build.parse_targets(lines, distribution, "ubuntu") == found
+
+
+def test_a_missing_ubuntu_archive_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], images: Path
+) -> None:
+    monkeypatch.setattr(image, "machine_archive", image_build.machine_archive)
+    monkeypatch.setattr(image_build, "_lines", lambda *_: DEBIAN)
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
+    assert image.main(["build", "noble"]) == 1
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "golden image: apt on this machine has no Ubuntu archive, which noble needs. Fix: set TRAINYARD_UBUNTU_MIRROR "
+        "to the URL of one, for example http://HOST/ubuntu"
+    ]
+    assert names(images) == set()
+
+
 def test_only_archive_settings_of_apt_are_forwarded() -> None:
     dump = [
         'APT::Architecture "amd64";',
@@ -155,9 +266,9 @@ def test_the_archive_comes_from_the_mirror_or_from_apt(
 ELF = b"\x7fELF" + bytes(range(256)) * 40
 
 
-def bzimage(content: bytes) -> bytes:
-    """Return a file in the format of Debian's kernel: setup sectors, a zstd payload and the size of its content."""
-    packed = subprocess.run(["zstd", "-qc"], input=content, capture_output=True, check=True).stdout
+def bzimage(content: bytes, *pack: str) -> bytes:
+    """Return a file in the format of Debian's kernel: setup sectors, a packed payload and the size of its content."""
+    packed = subprocess.run(pack or ["zstd", "-qc"], input=content, capture_output=True, check=True).stdout
     header = bytearray(5 * 512 + 64)
     header[0x1F1] = 4
     header[0x1FE:0x200] = b"\x55\xaa"
@@ -169,7 +280,7 @@ def bzimage(content: bytes) -> bytes:
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The images folder of an empty cache. The archive and the privileges for a build are available."""
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
-    monkeypatch.setattr(image, "machine_archive", lambda: ARCHIVE)
+    monkeypatch.setattr(image, "machine_archive", lambda _: ARCHIVE)
     monkeypatch.setattr(image, "privilege", lambda: RIGHTS)
     return tmp_path / "images"
 
@@ -196,6 +307,7 @@ def older(images: Path, *names: str) -> None:
 @pytest.mark.parametrize("damaged", [b"\0" * 4096, bzimage(b"no kernel"), bzimage(ELF)[:-200]])
 def test_a_kernel_in_another_format_is_refused(damaged: bytes) -> None:
     assert image_build.vmlinux(bzimage(ELF)) == ELF
+    assert image_build.vmlinux(bzimage(ELF, "lz4", "-lc")) == ELF
     with pytest.raises(PlatformError, match="golden image"):
         image_build.vmlinux(damaged)
 
@@ -240,6 +352,16 @@ def test_a_build_keeps_the_previous_and_baked_images(images: Path, monkeypatch: 
     monkeypatch.setattr(image, "build", complete)
     image.ensure_image()
     assert names(images) == {"previous", baked}
+
+
+def test_a_build_keeps_the_images_of_other_suites(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older(images, "old", "previous", "ubuntu")
+    (images / "ubuntu" / "manifest.json").write_text('{"suite": "noble"}')
+    older(images, "oldest")
+    monkeypatch.setattr(image, "build", complete)
+    image.ensure_image()
+    assert names(images) == {"oldest", "ubuntu"}
+    assert require_image(image_build.image_id(NOBLE)).folder.name == image_build.image_id(NOBLE)
 
 
 def test_a_build_keeps_the_images_of_existing_disks(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +418,7 @@ def test_the_command_prints_the_folder(
     images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(image, "build", complete)
-    assert image.main(["x"]) == 2
+    assert image.main(["x"]) == image.main([]) == image.main(["build", "xenial"]) == 2
     assert image.main(["build"]) == 0
     assert capsys.readouterr().out == f"{images / image_build.image_id()}\n"
 

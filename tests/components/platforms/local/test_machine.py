@@ -42,6 +42,16 @@ def test_the_command_line_is_the_golden_one(
     assert not [word for word in words if "mcast" in word or "vnc" in word]
 
 
+def test_ubuntu_boots_from_a_virtio_disk_with_apparmor(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"suite": "noble"}')
+    files = paths.MachineFiles(run=Path("/run"), name="yard-head")
+    words = qemu.qemu_command(files, EMULATED, CARDS, tmp_path / "vmlinux")
+    options = words[words.index("-append") + 1].split()
+    assert {"root=/dev/vda", "lsm=capability,apparmor"} <= set(options)
+    # The kernel numbers virtio disks in the order of their PCI devices.
+    assert next(word for word in words if word.startswith(("virtio-blk", "nvme"))) == "virtio-blk-pci,drive=root"
+
+
 def test_the_data_disk_has_the_serial_number_for_udev() -> None:
     words = command(replace(EMULATED, data_disk=Path("/run/disks/yard-head.qcow2")))
     # udev: ENV{ID_SERIAL} of a virtio disk is its serial number, and the link is /dev/disk/by-id/virtio-$env{ID_SERIAL}
