@@ -88,13 +88,11 @@ _SCHEDULING = {
 _BOOT = {"sourceImage": "image", "diskSizeGb": "size", "sizeGb": "size", "diskType": "type"}
 """Names of a boot disk's properties, as in _Kind.names."""
 _FIELDS: Mapping[str, str] = {
-    **dict.fromkeys(("setLabels", "setMachineType", "setMinCpuPlatform", "resize"), ""),
-    **dict.fromkeys(("setPrivateIpGoogleAccess", "expandIpCidrRange", "updateDisplayDevice"), ""),
+    **dict.fromkeys(("setLabels", "setMachineType", "resize", "expandIpCidrRange"), ""),
     "setMetadata": "metadata",
     "setTags": "tags",
     "setScheduling": "scheduling",
     "setServiceAccount": "serviceAccounts",
-    "updateShieldedInstanceConfig": "shieldedInstanceConfig",
 }
 """Methods that set fields: the field that the body contains, or "" if the body contains the fields themselves."""
 

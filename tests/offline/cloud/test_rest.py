@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from offline.__main__ import main
 from offline.cloud.faults import FILE
 from offline.cloud.gcp import API, INSTANCE, Gcp
 from offline.cloud.making import Maker
+from offline.cloud.official import api_environment
 from offline.cloud.outputs import host_key
-from offline.cloud.rest import ApiError, GoogleApi, Json, Request
+from offline.cloud.rest import ApiError, GoogleApi, Json, Request, serving
 from offline.cloud.world import World
 from offline.protocol import EngineLog, Operation, ResourceError, Stop
 
@@ -200,3 +204,33 @@ def test_a_machine_publishes_its_key_after_some_time(client: Client, world: Worl
     key = client("GET", f"{NODE}/getGuestAttributes", variableKey=KEY)["variableValue"]
     assert host_key(world.seed(NODE)) == f"ssh-ed25519 {key}"
     assert key not in console
+
+
+def test_the_server_answers_with_json_and_is_no_proxy(world: World) -> None:
+    with serving(world) as (url, requests):
+        direct, tunnel = (HTTPConnection(url.removeprefix("http://")) for _ in range(2))
+        direct.request("GET", f"/compute/v1/{NET}")
+        assert json.load(direct.getresponse())["error"]["code"] == 404
+        tunnel.set_tunnel("example.invalid")
+        with pytest.raises(OSError, match="403"):
+            tunnel.connect()
+        direct.close()
+    assert requests == [f"GET {NET} 404", "CONNECT example.invalid:80 403"]
+
+
+def test_the_official_plugin_gets_no_credentials() -> None:
+    own = {"GOOGLE_APPLICATION_CREDENTIALS": "key.json", "CLOUDSDK_CONFIG": "x", "PATH": "/bin"}
+    found = api_environment(own, "http://127.0.0.1:1")
+    assert own.keys() & found.keys() == {"PATH"}
+    assert found["GOOGLE_COMPUTE_CUSTOM_ENDPOINT"] == "http://127.0.0.1:1/compute/v1/"
+    assert {url for name, url in found.items() if name.startswith("HTTPS_")} == {"http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    ("stack", "code", "fix"), [("gcp-a2", 3, "pulumi plugin install resource gcp"), ("azure-a100", 2, "provider: gcp")]
+)
+def test_a_missing_plugin_or_another_cloud_is_reported(
+    stack: str, code: int, fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["official", stack, "--home", str(tmp_path)]) == code
+    assert fix in capsys.readouterr().err
