@@ -33,6 +33,9 @@ _ROOT = "/computeMetadata/v1/"
 _ATTRIBUTES = ("instance", "guest-attributes")
 _METADATA = frozenset({"gce", "imds"})
 """The services whose answers a fault delays."""
+_SLOW_SECONDS = 300
+"""Duration of the delays. Google's agent retries requests that take longer than its timeouts without a limit, and
+cloud-init waits for the agent (with delays of 30 s, a booted machine of gcp-a2 waited until they ended)."""
 _PERIOD = 0.5
 _LONGEST_WAIT = 3600.0
 _REASONS = {200: "OK", 201: "Created", 400: "Bad Request", 403: "Forbidden", 404: "Not Found"}
@@ -330,10 +333,9 @@ def serve(source: IO[bytes], target: IO[bytes], cloud: str, folder: Path) -> Non
     def wait(seconds: float) -> bool:
         return bool(ended.poll(seconds * 1000))
 
-    delay = float((folder / "delay").read_text()) if cloud in _METADATA and (folder / "delay").exists() else 0.0
     while request := _read(source):
-        if delay:
-            wait(delay)
+        if cloud in _METADATA:
+            wait(_delay(folder))
         response = ANSWERS[cloud](request, folder, wait)
         closes = request.headers.get("connection", "").lower() == "close"
         head = [f"HTTP/1.1 {response.code} {_REASONS[response.code]}", f"Content-Length: {len(response.body)}"]
@@ -343,6 +345,13 @@ def serve(source: IO[bytes], target: IO[bytes], cloud: str, folder: Path) -> Non
         target.flush()
         if closes:
             return
+
+
+def _delay(folder: Path) -> float:
+    """Return the seconds that the answer of a slow metadata service takes."""
+    file = folder / "delay"
+    slow = file.exists() and time.time() - file.stat().st_mtime < _SLOW_SECONDS
+    return float(file.read_text()) if slow else 0.0
 
 
 def _read(source: IO[bytes]) -> Request | None:
