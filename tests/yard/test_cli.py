@@ -264,6 +264,7 @@ SEPARATE = (
     "trainyard/relay.py",
     "yard/run/dataset.py",
     "yard/environments/build.py",
+    "yard/environments/imports.py",
     "yard/run/flight.py",
     "yard/run/goodput.py",
     "yard/run/hang.py",

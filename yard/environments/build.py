@@ -29,6 +29,8 @@ from typing import IO, Any
 
 MARKER = "environment.json"
 """The file that marks an environment as complete."""
+IMPORTS = "imports.py"
+"""The program that lists the files of an import (imports.py). It stays in the environment, because jobs run it."""
 ARCHIVE = "packages.tar.gz"
 PYTHON = "@PYTHON@"
 """Stands for the path of the environment's Python in the scripts in ARCHIVE."""
@@ -53,6 +55,7 @@ def main(request_folder: Path, envs: Path) -> None:
                 if rest.is_dir():
                     shutil.rmtree(rest)
             build(request, request_folder, target)
+            list_imports(request_folder / IMPORTS, target, request.get("base"))
     print(target, flush=True)
 
 
@@ -103,6 +106,16 @@ def build(request: dict[str, Any], request_folder: Path, target: Path) -> None:
         raise Failure(f"{error.strerror}: {error.filename}. {advice(error.errno)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def list_imports(program: Path, target: Path, base: str | None) -> None:
+    """List the files that an import of PyTorch reads. Jobs also work without this list, so an error is not fatal."""
+    shutil.copy(program, target / IMPORTS)
+    arguments = ["record", str(target), *([base] if base else [])]
+    command = [str(target / "bin" / "python3"), "-S", str(target / IMPORTS), *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"the files of `import torch` are not listed: {done.stderr.strip().splitlines()[-1]}", flush=True)
 
 
 def add(request: dict[str, Any], archive: Path, folder: Path) -> None:

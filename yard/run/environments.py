@@ -19,7 +19,7 @@ from typing import Any
 
 from trainyard.errors import BuildError, JobError
 from trainyard.outputs import Cluster
-from yard.environments import build
+from yard.environments import build, imports
 from yard.environments.definition import Definition
 from yard.environments.packages import Addition, needs_build, pinned, refuse_builds
 from yard.job.spec import ENVIRONMENT_FILE
@@ -266,6 +266,7 @@ def _find_line(definition: Definition, folders: Sequence[str]) -> str:
 def _build(remote: Remote, definition: Definition, envs: str, sent: Path | None) -> str:
     files: dict[str, str | Path] = {
         "build.py": Path(str(build.__file__)).read_text(),
+        build.IMPORTS: Path(str(imports.__file__)).read_text(),
         "request.json": json.dumps({**definition.request, "digest": definition.digest}),
         "requirements.txt": definition.requirements,
     }

@@ -81,6 +81,16 @@ use_environment() {
   fi
   [[ -e $RUN_DIR/venv ]] || ln -s "$folder" "$RUN_DIR/venv" 2>/dev/null || [[ -e $RUN_DIR/venv ]]
   export VIRTUAL_ENV=$folder PATH=$folder/bin:$PATH
+  ((${LOCAL_RANK:-0})) || [[ ! -e $folder/imports.json ]] || read_imports "$folder"
+}
+
+# Reads the files that `import torch` needs, in parallel and in the background while the program starts (imports.py).
+# Without RANK, the process does not count as a rank.
+read_imports() {
+  (
+    unset RANK
+    exec python3 -IS "$1/imports.py" read "$1"
+  ) </dev/null >/dev/null 2>&1 &
 }
 
 # NCCL names its network, plugin and topology file only in its log, which `yard doctor` reads, unless the job's settings

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 
 from tests.yard.conftest import git
-from yard.environments import build
+from yard.environments import build, imports
 
 pytestmark = pytest.mark.engine
 
@@ -114,6 +115,7 @@ def run(tmp_path: Path, variables: dict[str, str], lock: str, **changes: Any) ->
     folder.mkdir(exist_ok=True)
     (folder / "request.json").write_text(json.dumps({**REQUEST, **changes}))
     (folder / "requirements.txt").write_text(lock)
+    shutil.copy(str(imports.__file__), folder / build.IMPORTS)
     command = [sys.executable, PROGRAM, str(folder), str(tmp_path / "envs")]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stdout.splitlines(), done.stderr
@@ -134,6 +136,7 @@ def test_an_environment_is_built_once(tmp_path: Path, lock: str, variables: dict
     facts = json.loads((target / build.MARKER).read_text())
     assert (facts["name"], facts["python"]) == ("own", sys.version.split()[0])
     assert not list(target.glob(".*"))
+    assert json.loads((target / imports.LIST).read_text()) == []  # without PyTorch
     assert run(tmp_path, variables, lock) == (0, [str(target)], "")
     # Scripts contain the path of the environment and not that of the temporary folder.
     activate = f"source {target}/bin/activate; command -v alpha-run; alpha-run"
