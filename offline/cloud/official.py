@@ -74,7 +74,7 @@ def run_official(stack: str, home: Path) -> int:
         sys.stderr.write(f"error: '{stack}' is no Google Cloud stack. Fix: use a stack with `provider: gcp`\n")
         return 2
     official = program("gcp", home)
-    if not os.access(official, os.X_OK):
+    if not os.access(official, os.X_OK) or _is_script(official):
         wanted = version("pulumi-gcp")
         sys.stderr.write(
             f"error: the official plugin pulumi-gcp {wanted} is not installed ({official}). Nothing was run.\n"
@@ -91,7 +91,8 @@ def run_official(stack: str, home: Path) -> int:
         workspace.clear_lock()
         step, code = "init", workspace.init()
         file = copy_of(stack, workspace.home)
-        _unprotect(file)
+        if code == 0:
+            _unprotect(file)
         for number, (verb, *options) in enumerate(_STEPS, 1):
             if code:
                 break
@@ -107,6 +108,12 @@ def run_official(stack: str, home: Path) -> int:
         return code or 1
     sys.stdout.write(f"{stack}: up, refresh, up and destroy succeeded with the {name}; {text}; no resource left\n")
     return 0
+
+
+def _is_script(file: Path) -> bool:
+    """Return whether a plugin's program is a script, as this project's plugins are."""
+    with file.open("rb") as content:
+        return content.read(2) == b"#!"
 
 
 def _unprotect(file: Path) -> None:
