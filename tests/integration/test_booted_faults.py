@@ -90,7 +90,7 @@ def test_a_job_continues_after_host_maintenance(cloud: BootedProject, tmp_path: 
     wait_until("the job", 180, lambda: "waits for the warning" in cloud.on(cloud.head, log, check=False))
     cloud.faults({"fault": "maintenance", "name": name, "seconds": 60})
     cloud.stack("refresh", "--offline", "--boot", "--expect-no-changes")
-    reasons = cloud.on(cloud.head, "sinfo -R")
+    reasons = cloud.on(cloud.head, "sinfo -h -R -o %E")
     assert "TY:event: the cloud announces termination for host maintenance" in reasons
     output = finish(cloud, job, 600)
     assert "a node leaves, checkpoint written: restarting the job" in output
@@ -101,6 +101,7 @@ def test_a_job_continues_after_host_maintenance(cloud: BootedProject, tmp_path: 
 def test_a_replaced_head_keeps_the_shared_files(cloud: BootedProject, tmp_path: Path) -> None:
     """With Filestore, Slurm's queue is lost, but the files remain, and the nodes rejoin without a restart."""
     head, node = cloud.head, cloud.nodes[0]
+    wait_idle(cloud)
     cloud.on(head, "echo kept | sudo tee /shared/kept /home/kept")
     old_head, old_node = cloud.boot_id(head), cloud.boot_id(node)
     cloud.cloud("up", "--replace", machine(cloud, head).urn)
