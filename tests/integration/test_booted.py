@@ -307,6 +307,8 @@ def test_a_deallocated_head_keeps_the_shared_files(booted: BootedProject, tmp_pa
 
 def test_no_job_starts_after_the_months_limit_is_spent(booted: BootedProject, tmp_path: Path) -> None:
     require_spot(booted)
+    if booted.provider == "azure":
+        pytest.skip("without a recorded price of its Spot machines, the stack spends a dollar only after an hour")
     head = booted.head
     booted.edit(lambda spec: spec.update(limits={"max_usd_per_month": 1}))
     booted.cloud("up")
