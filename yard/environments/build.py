@@ -115,7 +115,8 @@ def list_imports(program: Path, target: Path, base: str | None) -> None:
     command = [str(target / "bin" / "python3"), "-S", str(target / IMPORTS), *arguments]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"the files of `import torch` are not listed: {done.stderr.strip().splitlines()[-1]}", flush=True)
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        print(f"the files of `import torch` are not listed: {why}", flush=True)
 
 
 def add(request: dict[str, Any], archive: Path, folder: Path) -> None:

@@ -36,13 +36,16 @@ _PRESENT = 3 << 62
 
 
 def record(environment: Path, base: Path | None = None) -> None:
-    """Write an environment's list, which contains the list of the environment whose packages it also uses.
+    """Write an environment's list, to which the list of `base` is added, whose packages the environment also uses.
 
-    The list is empty if the environment has no PyTorch or its import fails.
+    PyTorch is imported only if the environment itself contains it. If its import fails, the list contains no files of
+    the environment.
     """
-    command = [str(environment / "bin" / "python3"), __file__, "list"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    found = {} if done.returncode else json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, list[list[int]]] = {}
+    if any(environment.glob("lib/python*/site-packages/torch")):
+        command = [str(environment / "bin" / "python3"), __file__, "list"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        found = {} if done.returncode else json.loads(done.stdout.splitlines()[-1])
     entries = [[name, ranges] for name, ranges in sorted(found.items()) if name.startswith(f"{environment}/")]
     if base is not None and (base / LIST).exists():
         entries += json.loads((base / LIST).read_text())
@@ -89,9 +92,9 @@ def _mapped() -> dict[str, list[list[int]]]:
     found: dict[str, list[list[int]]] = {}
     with open("/proc/self/maps") as maps, open("/proc/self/pagemap", "rb", buffering=0) as pages:
         for line in maps:
-            addresses, _, start, *_, name = f"{line.rstrip()} ".split(" ", maxsplit=5)
-            name = name.strip()
-            if not os.path.isfile(name):
+            # A line of an anonymous mapping ends with the inode.
+            addresses, _, start, *_, name = line.rstrip("\n").split(maxsplit=5)
+            if not (name.startswith("/") and os.path.isfile(name)):
                 continue
             begin, end = (int(word, 16) for word in addresses.split("-"))
             states = array(

@@ -6,6 +6,7 @@ import ctypes
 import json
 import mmap
 import os
+import subprocess
 import tempfile
 import venv
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.project import ROOT
+from yard.environments.build import IMPORTS, MARKER
 from yard.environments.imports import LIST, read, record
 
 pytestmark = pytest.mark.engine
@@ -94,3 +97,21 @@ def test_a_failed_import_and_a_lost_file_are_no_errors(envs: Path) -> None:
     assert json.loads((environment / LIST).read_text()) == []
     (environment / LIST).write_text(json.dumps([[str(environment / "lost"), [[0, mmap.PAGESIZE]]]]))
     read(environment)
+
+
+@pytest.mark.parametrize(("local_rank", "reads"), [("0", True), ("1", False)])
+def test_the_first_task_on_a_node_reads_the_list(envs: Path, local_rank: str, reads: bool) -> None:
+    environment = make(envs, "own", "")
+    (environment / MARKER).write_text("{}\n")
+    (environment / LIST).write_text("[]\n")
+    (environment / IMPORTS).write_text(
+        "import os, pathlib, sys\n"
+        "pathlib.Path(sys.argv[2], 'seen').write_text(f'{sys.argv[1]} {os.getenv(\"RANK\")}')\n"
+    )
+    (envs / "environment").write_text(f"{environment}\n")
+    variables = {**os.environ, "RUN_DIR": str(envs), "RANK": local_rank, "LOCAL_RANK": local_rank, "NODE_RANK": "0"}
+    line = f"source {ROOT}/yard/run/shared.sh; use_environment; wait; command -v python3"
+    done = subprocess.run(["bash", "-c", line], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{environment}/bin/python3\n"
+    seen = environment / "seen"
+    assert (seen.read_text() if seen.exists() else None) == ("read None" if reads else None)
