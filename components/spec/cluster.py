@@ -100,7 +100,7 @@ class IdleSpec(Model):
     minutes: Annotated[
         int, Field(ge=1, le=10_080, strict=True, description="must be a whole number of minutes", examples=[60])
     ]
-    """Time without jobs and SSH connections."""
+    """Time without jobs and SSH connections until the cluster stops."""
     action: Annotated[Literal["stop"], Field(examples=["stop"])] = "stop"
 
 
@@ -170,14 +170,14 @@ class AccessSpec(Model):
     ] = ()
     """CIDR ranges that may connect to the head. Required on clouds with `via: public`."""
     via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
-    """How SSH reaches the head."""
+    """SSH uses the head's public address, the cloud's SSH gateway, or the private address."""
 
 
 class SshSpec(Model):
     """SSH logins of people."""
 
     ca: Annotated[PublicKey | None, Field(examples=["ssh-ed25519 AAAA... ca@example.org"])] = None
-    """Public key of an existing certificate authority, with whose certificates people log in."""
+    """Public key of an existing certificate authority. A certificate's principal must be the name in `users`."""
 
 
 class SharedStorageSpec(Model):
@@ -199,7 +199,7 @@ class SharedStorageSpec(Model):
         str | None,
         Field(pattern=r"^/[A-Za-z0-9._/-]{0,200}$", description="must be an absolute path", examples=["/export"]),
     ] = None
-    """The export for `kind: external`, or the folder of an existing head."""
+    """The export for `kind: external`, or the folder of an existing head that becomes /shared."""
 
     @model_validator(mode="after")
     def _check_address_and_path(self) -> Self:
@@ -221,9 +221,9 @@ class IdleGpuSpec(Model):
     minutes: Annotated[
         int, Field(ge=10, le=10_080, strict=True, description="must be a whole number of minutes", examples=[30])
     ]
-    """How long all GPUs of a job may be unused."""
+    """How long all GPUs of a job may have a utilization of 0 %."""
     action: Annotated[Literal["warn", "end", "requeue"], Field(examples=["end"])] = "warn"
-    """What follows the warning."""
+    """What follows the warning. `requeue` ends jobs that Slurm cannot requeue, such as sessions."""
 
 
 class LimitsSpec(Model):
@@ -232,11 +232,12 @@ class LimitsSpec(Model):
     max_usd_per_hour: Annotated[
         float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
     ] = None
-    """The most that the cluster may cost, at known list prices."""
+    """The most that machines, shared storage and gateway may cost at known list prices."""
     max_usd_per_month: Annotated[int | None, Field(ge=1, le=100_000_000, examples=[20_000])] = None
-    """The most in a calendar month (UTC), as `yard cost` computes it. Then no new jobs start. Requires Slurm."""
+    """The most in a calendar month (UTC), as `yard cost` computes it. When it is spent, no new jobs start, and idle
+    machines of elastic groups stop. Requires Slurm."""
     when_spent: Annotated[Literal["finish", "requeue"], Field(examples=["finish"])] = "finish"
-    """Whether running jobs in elastic groups are then requeued."""
+    """Whether running jobs in elastic groups are requeued when the month's sum is spent."""
     idle_gpu: Annotated[IdleGpuSpec | None, Field(examples=[{"minutes": 30, "action": "end"}])] = None
     """Jobs that do not use their GPUs are warned, ended or requeued. Requires Slurm."""
     each_person: Annotated[FairUseSpec, Field(examples=[{"gpus": 8}])] = FairUseSpec()

@@ -118,7 +118,7 @@ class FairUseSpec(Model):
     gpus: Annotated[Amount, Field(examples=[8])] = None
     """The most GPUs that running jobs use at once."""
     gpu_hours_per_month: Annotated[Amount, Field(examples=[1000])] = None
-    """In a calendar month. A job starts only if they last until its time limit."""
+    """The most GPU hours in a calendar month. A job starts only if they last until its time limit."""
     time: Annotated[
         str | None,
         Field(
@@ -129,7 +129,7 @@ class FairUseSpec(Model):
     ] = None
     """The longest time limit of a job, and the default."""
     priority: Annotated[int, Field(ge=1, le=10_000, strict=True, description="must be a whole number")] = 1
-    """The share, in relation to other accounts or people of an account."""
+    """The share of the cluster, in relation to other accounts or people of the same account."""
 
     @property
     def minutes(self) -> int | None:

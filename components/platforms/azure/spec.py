@@ -173,7 +173,7 @@ class AzureSpec(CloudSpec):
     """Range outside the cluster's network for Bastion and NetApp Files."""
     netapp: Annotated[NetappSpec, Field(examples=[{"service_level": "Premium"}])] = NetappSpec()
     protect_storage: bool = True
-    """Whether `destroy` keeps the shared files. Run `up` after a change."""
+    """Whether `destroy` keeps the shared files. To delete them, set it to false and run `up`, then `destroy`."""
     bastion_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
     """Local port of the tunnel to the head."""
 

@@ -179,12 +179,12 @@ class GcpSpec(CloudSpec):
     boot_disk_type: Literal["pd-balanced", "pd-ssd", "hyperdisk-balanced"] | None = None
     """Default: that of the machine family."""
     tier_1: bool = True
-    """Tier_1 networking of machines without GPUs, which costs extra."""
+    """Whether machines without GPUs use Tier_1 networking, which costs extra."""
     fabric_cidr: Annotated[Cidr, Field(examples=["10.192.0.0/10"])] = IPv4Network("10.192.0.0/10")
     """Range for the networks of the GPUs' interfaces."""
     filestore: Annotated[FilestoreSpec, Field(examples=[{"tier": "ZONAL"}])] = FilestoreSpec()
     protect_storage: bool = True
-    """Whether `destroy` keeps the shared files. Run `up` after a change."""
+    """Whether `destroy` keeps the shared files. To delete them, set it to false and run `up`, then `destroy`."""
     iap_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
     """Local port of the tunnel to the head."""
 

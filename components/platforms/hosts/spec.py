@@ -162,7 +162,7 @@ class HostsSpec(ExistingHostsSpec):
     power_command: Annotated[
         tuple[_Argument, ...], Field(max_length=16, examples=[["/usr/local/sbin/power-node"]])
     ] = ()
-    """The site's program that turns hosts of elastic groups on and off."""
+    """Path and first arguments (not secret) of the site's program that turns hosts of elastic groups on and off."""
 
     @field_validator("power_command")
     @classmethod
