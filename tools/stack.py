@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from components.platforms.local.image import ensure_image
-from components.platforms.local.image_build import DEFAULT_SUITE
 from offline.boot.machine import DIFFERENCES, IMAGE
 from trainyard.errors import StackError
 from trainyard.project import ROOT
@@ -33,7 +32,7 @@ class Stack(Workspace):
         if self.simulated:
             refuse_real_machines(self.name)
         if self.boots:
-            sys.stderr.write("".join(f"booted: {line}\n" for line in _differences()))
+            sys.stderr.write("".join(f"booted: {line}\n" for line in DIFFERENCES))
             ensure_image(IMAGE)
             file = self.write_environment()
             sys.stderr.write(f"booted: to use the cluster, run `. {file}`, then `yard nodes --stack {self.name}`\n")
@@ -61,16 +60,6 @@ class Stack(Workspace):
     def outputs(self, extra: Sequence[str] = ()) -> int:
         """Print the stack's outputs as JSON, without secrets."""
         return self.run(["stack", "output", "--json", "-s", self.name, *PLAIN, *extra], self.environment, ROOT)
-
-
-def _differences() -> Sequence[str]:
-    """Return how a booted machine differs from the cloud's. DIFFERENCES begins with Debian 13's system and kernel."""
-    if IMAGE.suite == DEFAULT_SUITE:
-        return DIFFERENCES
-    return (
-        f"system and kernel of {IMAGE.suite}, which has never been booted; no UEFI, no boot loader",
-        *DIFFERENCES[1:],
-    )
 
 
 def refuse_protected(stack: str, environment: Mapping[str, str]) -> None:

@@ -14,14 +14,14 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
 
 from components.platforms.local.image import ensure_image, hold_image
-from components.platforms.local.image_build import GOLDEN, Recipe
+from components.platforms.local.image_build import DEFAULT_SUITE, GOLDEN, Recipe
 from components.platforms.local.machine import (
     Hardware,
     Machine,
@@ -46,13 +46,27 @@ from trainyard.project import installed
 
 ENVIRONMENT = "TRAINYARD_OFFLINE_BOOT"
 """Environment variable that makes the simulated clouds boot machines."""
-IMAGE = Recipe(name="cloud", folders=(installed("offline/boot/image"), *GOLDEN.folders))
+SUITE = "TRAINYARD_OFFLINE_SUITE"
+"""Environment variable with the suite of the booted machines' image."""
+
+
+def image_of(environment: Mapping[str, str]) -> Recipe:
+    """Return the recipe of the booted machines' image."""
+    suite = environment.get(SUITE) or DEFAULT_SUITE
+    return Recipe(name="cloud", suite=suite, folders=(installed("offline/boot/image"), *GOLDEN.folders))
+
+
+IMAGE = image_of(os.environ)
 PUBLIC = IPv4Network("127.77.0.0/16")
 """Public addresses are addresses of this computer, on which a machine's sshd has port 22."""
 _TUNNELS = IPv4Network("127.78.0.0/16")
 """Addresses of this computer at which offline/programs/az reaches machines without a public address."""
+_SYSTEMS = {
+    "trixie": "Debian 13 with Slurm 24.11 instead of Ubuntu 24.04 with Slurm 23.11, and Debian's kernel",
+    "noble": "Ubuntu's kernel instead of the cloud's; this suite has never been booted",
+}
 DIFFERENCES = (
-    "Debian 13 with Slurm 24.11 instead of Ubuntu 24.04 with Slurm 23.11; no UEFI, no boot loader, kernel of Debian",
+    f"{_SYSTEMS.get(IMAGE.suite, IMAGE.suite)}; no UEFI, no boot loader",
     f"{VCPUS} vCPU, {MEMORY_MIB} MiB and no topology, also in slurm.conf and gres.conf",
     f"addresses: storage services in {SERVICES}, public addresses in {PUBLIC}",
     "one more network card, which has Internet access and the metadata service",

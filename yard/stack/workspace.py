@@ -277,7 +277,7 @@ class Workspace:
     def write_environment(self) -> Path:
         """Write a shell script that sets the environment of a booted simulation, and return its path."""
         names = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_SKIP_UPDATE_CHECK")
-        own = sorted(name for name in self.environment if name.startswith(("TRAINYARD_OFFLINE", "TRAINYARD_SUITE")))
+        own = sorted(name for name in self.environment if name.startswith("TRAINYARD_OFFLINE"))
         lines = [f"export {name}={shlex.quote(self.environment[name])}\n" for name in (*names, *own)]
         lines.append(f"PATH={shlex.quote(str(installed('offline/programs')))}:$PATH\n")
         file = self.home / "environment"

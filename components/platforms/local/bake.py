@@ -14,7 +14,7 @@ from pathlib import Path
 from components.node.bake import builder_user_data
 from components.plan.plan import ClusterPlan
 from components.platforms.local.image import GoldenImage, ensure_image, image_cache
-from components.platforms.local.image_build import BuildProgress, Recipe, golden
+from components.platforms.local.image_build import BuildProgress, Recipe
 from components.platforms.local.machine import Hardware, Machine, macs, start_switch
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.probe import choose
@@ -47,7 +47,7 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
 
     Raises PlatformError if the builder fails. After an error or an interruption, no machine, process or file is left.
     """
-    recipe = golden(plan.platform_spec(LocalSpec).suite)
+    recipe = Recipe(suite=plan.platform_spec(LocalSpec).suite)
     ensure_image(recipe)  # before image_cache, because both use the same lock
     with BuildProgress(name) as progress, image_cache(progress) as images:
         if (images / name / "manifest.json").exists():

@@ -26,7 +26,6 @@ from components.platforms.local.image_build import (
     Recipe,
     Release,
     build,
-    golden,
     image_id,
     machine_archive,
     privilege,
@@ -100,8 +99,8 @@ def require_image(wanted: str) -> GoldenImage:
     Raises PlatformError if the cache does not contain the baked image.
     """
     if not wanted.startswith(_BAKED):
-        suites = {image_id(recipe): recipe for recipe in map(golden, RELEASES)}
-        return ensure_image(suites.get(wanted, GOLDEN))
+        recipes = {image_id(recipe): recipe for recipe in (Recipe(suite=suite) for suite in RELEASES)}
+        return ensure_image(recipes.get(wanted, GOLDEN))
     found = find_image(wanted)
     if found is None:
         raise PlatformError(
@@ -181,7 +180,7 @@ def main(arguments: list[str]) -> int:
     # By default, SIGTERM would end the process without removing the incomplete image.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        sys.stdout.write(f"{ensure_image(*map(golden, suites)).folder}\n")
+        sys.stdout.write(f"{ensure_image(*(Recipe(suite=suite) for suite in suites)).folder}\n")
     except PlatformError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -16,7 +16,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -60,7 +60,6 @@ class Release:
 
 
 RELEASES: Mapping[str, Release] = {
-    "bookworm": Release(distribution="debian"),
     "trixie": Release(distribution="debian"),
     # Ubuntu's kernel 6.8 has virtio disks built in, NVMe as a module, PVH and a payload compressed with zstd. Source:
     # debian.master/config/annotations of linux 6.8.0-86.86 (particle-iot/tachyon-ubuntu-24.04-kernel at 28ce79f0, read
@@ -68,12 +67,6 @@ RELEASES: Mapping[str, Release] = {
     "noble": Release(distribution="ubuntu", components="main universe", root="vda", security="capability,apparmor"),
 }
 DEFAULT_SUITE = "trixie"
-SUITE_VARIABLE = "TRAINYARD_SUITE"
-"""Environment variable with the suite of the recipes that set none."""
-
-
-def _chosen_suite() -> str:
-    return os.environ.get(SUITE_VARIABLE) or DEFAULT_SUITE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +77,7 @@ class Recipe:
     """
 
     name: str = "golden"
-    suite: str = field(default_factory=_chosen_suite)
+    suite: str = DEFAULT_SUITE
     folders: tuple[Path, ...] = (Path(__file__).parent / "recipe",)
     """The golden image's folder is the last one, because its customise removes what only a build needs."""
 
@@ -92,16 +85,11 @@ class Recipe:
     def release(self) -> Release:
         """The suite's release. Raises PlatformError if it is unknown."""
         if self.suite not in RELEASES:
-            raise PlatformError(f"{SUITE_VARIABLE}: unknown suite '{self.suite}'. Fix: use {', '.join(RELEASES)}")
+            raise PlatformError(f"{self.name} image: unknown suite '{self.suite}'. Fix: use {', '.join(RELEASES)}")
         return RELEASES[self.suite]
 
 
-def golden(suite: str) -> Recipe:
-    """Return the golden image's recipe for a suite."""
-    return Recipe(suite=suite)
-
-
-GOLDEN = golden(DEFAULT_SUITE)
+GOLDEN = Recipe()
 DISK_GIB = 5
 """Size of the root file system, a sparse file."""
 
@@ -136,9 +124,11 @@ def entries(text: str, suite: str) -> list[str]:
 
 
 def image_id(recipe: Recipe = GOLDEN) -> str:
-    """Return the image's id: 16 hexadecimal digits of a hash of the recipe and of this module."""
-    _ = recipe.release
-    content = recipe_tar(recipe) + recipe.suite.encode() + Path(__file__).read_bytes()
+    """Return the image's id: 16 hexadecimal digits of a hash of the recipe and of this module.
+
+    Raises PlatformError if the suite is unknown.
+    """
+    content = recipe_tar(recipe) + repr(recipe.release).encode() + recipe.suite.encode() + Path(__file__).read_bytes()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -288,21 +278,17 @@ _PAYLOAD = 0x248
 _ELF = b"\x7fELF"
 
 
-_LZ4 = b"\x02\x21\x4c\x18"
-
-
 def vmlinux(bzimage: bytes) -> bytes:
-    """Return the ELF kernel. Raises PlatformError if its payload is compressed with neither zstd nor lz4 (bookworm)."""
+    """Return the ELF kernel. Raises PlatformError if the payload is not compressed with zstd, as in both releases."""
     if bzimage[_BOOT_FLAG : _BOOT_FLAG + 2] != b"\x55\xaa":
         raise PlatformError("golden image: /boot/vmlinuz is not a bzImage; the kernel package has changed its format")
     base = (bzimage[_SETUP_SECTORS] + 1) * 512
     offset, length = struct.unpack_from("<II", bzimage, _PAYLOAD)
     # The payload's last four bytes are the size of the uncompressed kernel.
     payload = bzimage[base + offset : base + offset + length - 4]
-    tool = "lz4" if payload.startswith(_LZ4) else "zstd"
-    done = subprocess.run([tool, "-dc"], input=payload, capture_output=True, check=False)
+    done = subprocess.run(["zstd", "-dc"], input=payload, capture_output=True, check=False)
     if done.returncode or not done.stdout.startswith(_ELF):
-        raise PlatformError(f"golden image: the kernel's payload is not {tool}: {done.stderr.decode().strip()}")
+        raise PlatformError(f"golden image: the kernel's payload is not zstd: {done.stderr.decode().strip()}")
     return done.stdout
 
 

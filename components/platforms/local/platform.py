@@ -9,7 +9,7 @@ from components.node.user_data import ADMIN_USER
 from components.plan.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
 from components.platforms.local.image import require_image
-from components.platforms.local.image_build import golden, image_id
+from components.platforms.local.image_build import Recipe, image_id
 from components.platforms.local.machine import DATA_SERIAL
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.power import forward, wake_command
@@ -79,7 +79,7 @@ class LocalPlatform(Platform):
 
 
 def _image(spec: LocalSpec) -> str:
-    return spec.baked_image or image_id(golden(spec.suite))
+    return spec.baked_image or image_id(Recipe(suite=spec.suite))
 
 
 def _prepare(spec: LocalSpec) -> None:
