@@ -170,8 +170,8 @@ def render(cards: Mapping[str, Firewall]) -> str:
     """
     names = {f"$mac_{mac.replace(':', '')}": rules for mac, rules in cards.items()}
 
-    def jumps(word: str, prefix: str) -> str:
-        return "".join(f"    {word} {name} goto {prefix}_{number}\n" for number, name in enumerate(names))
+    def jumps(selector: str, prefix: str) -> str:
+        return "".join(f"    {selector} {name} goto {prefix}_{number}\n" for number, name in enumerate(names))
 
     chains = "".join(
         f"  chain {prefix}_{number} {{\n{''.join(_lines(rules, side))}    drop\n  }}\n"

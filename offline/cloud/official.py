@@ -40,8 +40,8 @@ def use(plugin: str, home: Path, environment: Mapping[str, str]) -> None:
 
 def reported_version(program: Path) -> str:
     """Start a plugin as the engine does, and return its version."""
-    nobody = "127.0.0.1:1"
-    with subprocess.Popen([program, nobody], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    engine = "127.0.0.1:1"  # nothing listens at this address
+    with subprocess.Popen([program, engine], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             port = int(process.stdout.readline() if process.stdout else 0)
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

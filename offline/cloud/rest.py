@@ -137,7 +137,7 @@ class GoogleApi:
         if collection == "operations":
             return _done(path, {})
         if kind is not None:
-            return self._one(kind, found, request) if found["name"] else self._insert(kind, found, request)
+            return self._resource(kind, found, request) if found["name"] else self._insert(kind, found, request)
         if request.method != "GET":
             raise ApiError(501, f"{request.method} {path} is not simulated")
         # Images, machine types and the like: all names exist.
@@ -153,9 +153,9 @@ class GoogleApi:
         }
         name = str(inputs.get("name") or inputs.get("accountId") or inputs.get("roleId"))
         identity, _ = self._maker(kind.token, name).create(inputs, may_adopt=False)
-        return _done(identity, self._told(kind, identity))
+        return _done(identity, self._representation(kind, identity))
 
-    def _one(self, kind: _Kind, path: re.Match[str], request: Request) -> Json:
+    def _resource(self, kind: _Kind, path: re.Match[str], request: Request) -> Json:
         identity, method = f"{path['place']}/{path['collection']}/{path['name']}", path["method"] or ""
         if BOOT_DISK in identity:
             return self._boot_disk(identity, request)
@@ -164,7 +164,7 @@ class GoogleApi:
         maker = self._maker(kind.token, _last(identity))
         if request.method == "GET":
             maker.read(identity, Made())
-            return self._told(kind, identity)
+            return self._representation(kind, identity)
         record = self._find(identity)
         if request.method == "DELETE":
             maker.delete(identity)
@@ -173,7 +173,7 @@ class GoogleApi:
             where = {"router": _last(identity), "region": record.inputs["region"], "project": identity.split("/")[1]}
             self._set(_NAT, self._nats(identity), [{**nat, **where} for nat in request.body.pop("nats")])
         self._change(record, _changed(kind, record, method, request), {"start": True, "stop": False}.get(method))
-        return _done(identity, self._told(kind, identity))
+        return _done(identity, self._representation(kind, identity))
 
     def _change(self, record: Record, inputs: Json, runs: bool | None = None) -> None:
         stop = self._cloud.rules.of(record.token).stop
@@ -236,8 +236,8 @@ class GoogleApi:
         if request.method == "GET":
             facts = {"size": 10, "type": f"{API}{identity.partition('/disks/')[0]}/diskTypes/pd-standard", **asked}
             kind = _KINDS["disks"]
-            told = {"sourceImage": facts.pop("image", None), **_renamed(facts, _inverse(kind.names))}
-            return {**kind.defaults, **self._common(identity), **told, "sizeGb": _gib(told["sizeGb"])}
+            answer = {"sourceImage": facts.pop("image", None), **_renamed(facts, _inverse(kind.names))}
+            return {**kind.defaults, **self._common(identity), **answer, "sizeGb": _gib(answer["sizeGb"])}
         body = _renamed({name: request.body[name] for name in ("sizeGb", "labels") if name in request.body}, _BOOT)
         self._change(machine, {**machine.inputs, "bootDisk": {**disk, "initializeParams": {**asked, **body}}})
         return _done(identity, {})
@@ -253,7 +253,7 @@ class GoogleApi:
             raise ApiError(404, f"The resource '{query['variableKey']}' of type 'Guest Attribute' was not found.")
         return found
 
-    def _told(self, kind: _Kind, identity: str) -> Json:
+    def _representation(self, kind: _Kind, identity: str) -> Json:
         """Return a resource as the API describes it."""
         record = self._find(identity)
         described = self._cloud.sdk.describe(kind.token)
@@ -261,19 +261,19 @@ class GoogleApi:
             name: record.outputs[name] for name in ("currentStatus", "creationTimestamp") if name in record.outputs
         }
         facts = self._cloud.computed(described, identity, {**record.inputs, **kept})
-        told: Json = _renamed(self._cloud.reported(described, facts), _inverse(kind.names))
-        told = {**kind.defaults, **told, **self._common(identity)}
+        answer: Json = _renamed(self._cloud.reported(described, facts), _inverse(kind.names))
+        answer = {**kind.defaults, **answer, **self._common(identity)}
         match kind.token:
             case "gcp:compute/instance:Instance":
-                self._complete_instance(record, told)
+                self._complete_instance(record, answer)
             case "gcp:compute/disk:Disk":
-                told["sizeGb"] = _gib(told.get("sizeGb") or 10)
+                answer["sizeGb"] = _gib(answer.get("sizeGb") or 10)
             case "gcp:compute/router:Router":
-                told["nats"] = [dict(found.inputs) for found in self._nats(identity)]
+                answer["nats"] = [dict(found.inputs) for found in self._nats(identity)]
             case "gcp:filestore/instance:Instance":
-                networks = [{"reservedIpRange": "198.51.100.0/29", **network} for network in told["networks"]]
-                told |= {"fileShares": [told["fileShares"]], "networks": networks}
-        return told
+                networks = [{"reservedIpRange": "198.51.100.0/29", **network} for network in answer["networks"]]
+                answer |= {"fileShares": [answer["fileShares"]], "networks": networks}
+        return answer
 
     def _common(self, identity: str) -> Json:
         place = "/".join(identity.split("/")[:4])
@@ -289,29 +289,29 @@ class GoogleApi:
             **({scope: f"{API}{place}"} if scope in ("zone", "region") else {}),
         }
 
-    def _complete_instance(self, record: Record, told: Json) -> None:
+    def _complete_instance(self, record: Record, answer: Json) -> None:
         """Convert an instance's properties, and add what the API adds to a new machine."""
-        boot, attached = told.pop("bootDisk"), told.pop("attachedDisks", ())
+        boot, attached = answer.pop("bootDisk"), answer.pop("attachedDisks", ())
         source = f"{API}{record.id.replace('/instances/', BOOT_DISK)}"
         boot = {name: value for name, value in boot.items() if name != "initializeParams"}
-        disks = [{**boot, "boot": True, "source": source}, *attached, *told.pop("scratchDisks", ())]
+        disks = [{**boot, "boot": True, "source": source}, *attached, *answer.pop("scratchDisks", ())]
         added = {"type": "PERSISTENT", "mode": "READ_WRITE", "interface": "SCSI"}
-        told["disks"] = [
+        answer["disks"] = [
             {**added, "deviceName": f"persistent-disk-{index}", **disk, "index": index}
             for index, disk in enumerate(disks)
         ]
-        for card in told["networkInterfaces"]:
+        for card in answer["networkInterfaces"]:
             subnet = self._world.find(self._cloud.refers(str(card.get("subnetwork"))))
             card.update({"stackType": "IPV4_ONLY", **card, "network": subnet and subnet.inputs["network"]})
             for access in card.get("accessConfigs", ()):
                 access.update(name="external-nat", type="ONE_TO_ONE_NAT")
-        stamp = told["fingerprint"]
-        items = [{"key": key, "value": value} for key, value in told.get("metadata", {}).items()]
-        told |= {
+        stamp = answer["fingerprint"]
+        items = [{"key": key, "value": value} for key, value in answer.get("metadata", {}).items()]
+        answer |= {
             "metadata": {"items": items, "fingerprint": stamp},
-            "tags": {"items": told.get("tags", []), "fingerprint": stamp},
-            "scheduling": _SCHEDULING | told.get("scheduling", {}),
-            "lastStartTimestamp": told["creationTimestamp"],
+            "tags": {"items": answer.get("tags", []), "fingerprint": stamp},
+            "scheduling": _SCHEDULING | answer.get("scheduling", {}),
+            "lastStartTimestamp": answer["creationTimestamp"],
         }
 
     def _find(self, identity: str) -> Record:
@@ -377,14 +377,14 @@ def _changed(kind: _Kind, record: Record, method: str, request: Request) -> Json
     return inputs
 
 
-def _done(path: str, told: Json) -> Json:
+def _done(path: str, answer: Json) -> Json:
     """Return the answer to a request that has changed a resource: an operation, but for IAM the resource itself."""
     parts = path.split("/")
     if parts[2] in ("serviceAccounts", "roles"):
-        return told
+        return answer
     place = "/".join(parts[: 4 if parts[2] != "global" else 3])
     if parts[2] == "locations":
-        return {"name": f"{place}/operations/1", "done": True, "response": told}
+        return {"name": f"{place}/operations/1", "done": True, "response": answer}
     return {
         "kind": "compute#operation",
         "name": "operation-1",
