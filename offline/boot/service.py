@@ -31,8 +31,6 @@ from xml.sax.saxutils import escape
 
 _ROOT = "/computeMetadata/v1/"
 _ATTRIBUTES = ("instance", "guest-attributes")
-_METADATA = frozenset({"gce", "imds"})
-"""The services whose answers a fault delays."""
 _SLOW_SECONDS = 300
 """Duration of the delays. Google's agent retries requests that take longer than its timeouts without a limit, and
 cloud-init waits for the agent (with delays of 30 s, a booted machine of gcp-a2 waited until they ended)."""
@@ -334,7 +332,7 @@ def serve(source: IO[bytes], target: IO[bytes], cloud: str, folder: Path) -> Non
         return bool(ended.poll(seconds * 1000))
 
     while request := _read(source):
-        if cloud in _METADATA:
+        if cloud != "firewall":
             wait(_delay(folder))
         response = ANSWERS[cloud](request, folder, wait)
         closes = request.headers.get("connection", "").lower() == "close"

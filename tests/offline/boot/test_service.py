@@ -29,6 +29,10 @@ TREE: dict[str, dict[str, Any]] = {
     },
     "project": {"project-id": "mine"},
 }
+AZURE: dict[str, Any] = {
+    "imds": {"instance": {"compute": {"vmId": "4711"}}},
+    "commands": [{"name": "key", "script": "cat <key", "seconds": 30.0}],
+}
 GOOGLE = {"Metadata-Flavor": "Google"}
 
 
@@ -128,22 +132,22 @@ def test_an_old_etag_is_answered_immediately(guest: http.client.HTTPConnection) 
     assert time.monotonic() - begin < 10
 
 
-@pytest.mark.parametrize(("name", "age", "slow"), [("gce", 0, True), ("gce", 301, False), ("firewall", 0, False)])
-def test_the_metadata_service_is_slow_for_five_minutes(tmp_path: Path, name: str, age: int, slow: bool) -> None:
+PATHS = {"gce": f"{ROOT}/instance/id", "imds": "/metadata/instance?api-version=1", "wire": "/machine/?comp=goalstate"}
+
+
+@pytest.mark.parametrize(
+    ("name", "age", "slow"),
+    [("gce", 0, True), ("gce", 301, False), ("imds", 0, True), ("wire", 0, True), ("firewall", 0, False)],
+)
+def test_the_clouds_services_are_slow_for_five_minutes(tmp_path: Path, name: str, age: int, slow: bool) -> None:
     (tmp_path / "firewall").write_text("first\n")
     (tmp_path / "delay").write_text("1.5")
     written = time.time() - age
     os.utime(tmp_path / "delay", (written, written))
-    with connected(name, tmp_path, TREE) as guest:
+    with connected(name, tmp_path, TREE if name == "gce" else AZURE) as guest:
         begin = time.monotonic()
-        assert ask(guest, f"{ROOT}/instance/id" if name == "gce" else "/none")[0] == 200
+        assert ask(guest, PATHS.get(name, "/none"), Metadata="true")[0] == 200
         assert (time.monotonic() - begin >= 1.5) is slow
-
-
-AZURE: dict[str, Any] = {
-    "imds": {"instance": {"compute": {"vmId": "4711"}}},
-    "commands": [{"name": "key", "script": "cat <key", "seconds": 30.0}],
-}
 
 
 def test_azures_metadata_service_requires_header_and_version(tmp_path: Path) -> None:
