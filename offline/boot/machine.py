@@ -28,6 +28,7 @@ from components.platforms.local.machine import (
     Macs,
     base_command,
     drive,
+    execute,
     macs,
     make_data_disk,
     network,
@@ -42,6 +43,7 @@ from offline.boot.description import MAC, SERVICES, CloudMachine
 from offline.boot.firewall import outside, render
 from offline.boot.guest import every_boot, first_boot
 from offline.boot.service import read_attributes, read_command
+from trainyard.errors import PlatformError
 from trainyard.project import installed
 
 ENVIRONMENT = "TRAINYARD_OFFLINE_BOOT"
@@ -88,6 +90,8 @@ _SERVICES = {
     },
 }
 """For each cloud, a mapping from the address of a service for guests to its name in service.py."""
+_UNPLUG_SECONDS = 60.0
+"""Maximum time in which a guest releases a disk."""
 _HANDLER = {"bin/run": 0o755, "HandlerManifest.json": 0o644}
 """The files of the fixture of Azure's extension for run commands, and their permissions."""
 
@@ -115,7 +119,6 @@ class Hypervisor:
                 _write_properties(machine, wanted, cards.external, own)
             text = json.dumps(wanted.metadata).replace(MAC, cards.external.replace(":", "").upper())
             _write(machine.folder / "metadata.json", text)
-            _write(machine.folder / "delay", str(wanted.metadata_delay))
         if not wanted.runs and wanted.notice is None:
             machine.power_off()
         elif not wanted.runs:
@@ -133,8 +136,11 @@ class Hypervisor:
                 ssh_port=None,
                 niceness=0,
             )
+            _write(machine.folder / "delay", str(wanted.metadata_delay))
             command = [*base_command(machine, hardware, image.kernel), *self._devices(machine, wanted, cards)]
             machine.launch(command, hardware.niceness)
+        else:
+            exchange_disks(machine.monitor, wanted)
 
     def filter(self, wanted: CloudMachine) -> None:
         """Apply the firewall rules of a machine, if it exists."""
@@ -186,8 +192,12 @@ class Hypervisor:
             options += ["-device", "virtio-scsi-pci", "-device", "scsi-cd,drive=cd"]
             options += ["-drive", f"if=none,id=cd,file={machine.folder / 'cd.iso'},format=raw,media=cdrom"]
         options += drive("offline", machine.folder / "offline.iso", "offline", read_only=True)
-        for number, disk in enumerate(wanted.disks):
-            options += drive(f"data{number}", disk.path, disk.serial)
+        for number, (disk, device) in enumerate(zip(wanted.disks, _disks(wanted).values(), strict=True)):
+            # Only devices behind a port can be removed.
+            options += ["-device", f"pcie-root-port,id=port{number},chassis={number}"]
+            file = f"node-name=file{number},file.driver=file,file.filename={disk.path},file.discard=unmap"
+            options += ["-blockdev", f"driver=qcow2,{file},discard=unmap,cache.no-flush=on"]
+            options += ["-device", ",".join("=".join(pair) for pair in device.items())]
         options += network(machine.run, ",".join(outside), cards)
         for number, (card, further) in enumerate(zip(wanted.cards[1:], self._further(wanted), strict=True)):
             socket = switch_socket(self._network(card.network))
@@ -201,6 +211,36 @@ class Hypervisor:
         with self.run.with_name(f"{self.run.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _disks(wanted: CloudMachine) -> Mapping[str, Mapping[str, str]]:
+    """Return a mapping from QEMU's names of the data disks to the properties of their devices."""
+    return {
+        f"data{at}": {"driver": "virtio-blk-pci", "id": f"data{at}", "drive": f"file{at}", "bus": f"port{at}"}
+        | {"serial": disk.serial}
+        for at, disk in enumerate(wanted.disks)
+    }
+
+
+def exchange_disks(monitor: Path, wanted: CloudMachine) -> None:
+    """Detach disks from a running machine, or attach disks again with which it was started."""
+    disks = _disks(wanted)
+
+    def attached() -> set[str]:
+        found = execute(monitor, {"execute": "qom-list", "arguments": {"path": "/machine/peripheral"}})
+        # A busy monitor is asked again at the machine's next update.
+        return {one["name"] for one in found[0] if one["name"].startswith("data")} if found else {*disks}
+
+    for name in attached() - disks.keys():
+        execute(monitor, {"execute": "device_del", "arguments": {"id": name}})
+        deadline = time.monotonic() + _UNPLUG_SECONDS
+        while name in attached():
+            if time.monotonic() > deadline:
+                raise PlatformError(f"{wanted.name}: the guest did not release the disk {name}")
+            time.sleep(0.2)
+    for name in disks.keys() - attached():
+        if execute(monitor, {"execute": "device_add", "arguments": disks[name]}) is None:
+            raise PlatformError(f"{wanted.name}: QEMU did not attach the disk {name}. Fix: restart the machine")
 
 
 def _tunnel(folder: Path) -> str:

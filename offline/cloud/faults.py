@@ -33,6 +33,7 @@ _AT = {
     "evicted": "read",
     "deallocated": "read",
     "deleted": "read",
+    "detached": "read",
     "host_error": "read",
     "maintenance": "read",
     "failed": "command",
@@ -142,6 +143,8 @@ def changed_outside(fault: Fault, record: Record) -> Sequence[Record]:
     match fault.fault:
         case "deleted":
             return [_without(record, fault.part)] if fault.part else []
+        case "detached":
+            return [replace(record, inputs=_without_disks(record.inputs), outputs=_without_disks(record.outputs))]
         case "host_error":
             return _stopped_by_host(record, None)
         case "maintenance":
@@ -161,6 +164,15 @@ def _without(record: Record, part: str) -> Record:
         return {**properties, name: left} if name in properties else properties
 
     return replace(record, inputs=cut(record.inputs), outputs=cut(record.outputs))
+
+
+def _without_disks(machine: Properties) -> Properties:
+    """Return a machine whose data disks are detached, as its cloud's API describes it."""
+    left: Any = deepcopy(machine)
+    for owner, name in ((left, "attachedDisks"), (left.get(_DISKS) or {}, "dataDisks")):
+        if name in owner:
+            owner[name] = []
+    return dict(left)
 
 
 def _stopped_by_host(record: Record, notice: float | None) -> Sequence[Record]:

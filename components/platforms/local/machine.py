@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
@@ -199,8 +199,7 @@ def _processor(hardware: Hardware) -> list[str]:
 
 _SECONDS = 5.0
 _CTRL_ALT_DELETE = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
-_COMMANDS: tuple[dict[str, Any], ...] = (
-    {"execute": "qmp_capabilities"},
+_SHUTDOWN: tuple[Mapping[str, Any], ...] = (
     # systemd reboots on Ctrl-Alt-Delete, and QEMU then exits. A press of the power button would have no effect, because
     # the image does not run systemd-logind.
     {"execute": "set-action", "arguments": {"reboot": "shutdown"}},
@@ -210,20 +209,25 @@ _COMMANDS: tuple[dict[str, Any], ...] = (
 
 def begin_shutdown(monitor: Path) -> bool:
     """Begin to shut down the guest. Returns False if the monitor does not respond or rejects a command."""
+    return execute(monitor, *_SHUTDOWN) is not None
+
+
+def execute(monitor: Path, *commands: Mapping[str, Any]) -> list[Any] | None:
+    """Return the results of commands of QEMU's monitor, or None if it does not respond or rejects a command."""
+    results = []
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(_SECONDS)
             link.connect(str(monitor))
             with link.makefile("rw", encoding="utf-8") as stream:
                 stream.readline()  # the greeting
-                for command in _COMMANDS:
+                for command in ({"execute": "qmp_capabilities"}, *commands):
                     stream.write(json.dumps(command) + "\n")
                     stream.flush()
-                    if "error" in _response(stream):
-                        return False
-    except (OSError, ValueError):
-        return False
-    return True
+                    results.append(_response(stream)["return"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return results[1:]
 
 
 def _response(stream: Any) -> dict[str, Any]:

@@ -237,6 +237,20 @@ def test_a_head_that_was_stopped_and_started_is_unchanged(cloud: PlatformStack) 
     cloud.preview("--expect-no-changes").passed()
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("stack", "name"), [("azure-a100", "opt-head"), ("gcp-a3-mega", "mega-head")])
+def test_a_detached_disk_is_attached_again(cloud: PlatformStack, stack: str, name: str) -> None:
+    cloud.put(stack)
+    cloud.deploy()
+    before = cloud.record(name).inputs
+    cloud.faults({"fault": "detached", "name": name})
+    cloud.refresh().passed()
+    assert cloud.record(name).inputs != before
+    assert "replaced" not in cloud.deploy()
+    assert cloud.record(name).inputs == before
+    cloud.preview("--expect-no-changes").passed()
+
+
 def test_azure_disks_grow_and_a_smaller_shared_disk_is_refused(cloud: PlatformStack) -> None:
     cloud.put("azure-a100")
     cloud.deploy()
