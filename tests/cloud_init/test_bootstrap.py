@@ -530,8 +530,9 @@ def test_place_replaces_changed_units_with_few_processes(tmp_path: Path) -> None
         return len(node.calls("mv")), node.calls("systemctl")
 
     # One call replaces node.env, one moves the new files and folders, and one moves files to the existing folder.
-    assert place() == (3, ["show -p NeedDaemonReload --value one.service one.service slurmd.service slurmd.service",
-                           "daemon-reload"])  # fmt: skip
+    show = "show --all -p NeedDaemonReload --value"
+    names = "one.service* two@.service* one.service* slurmd.service* slurmd.service*"
+    assert place() == (3, [f"{show} {names}", "daemon-reload"])
     assert {name: (system / name).read_text() for name in written} == written
     assert (system / "slurmd.service.d/site.conf").exists()
     assert not (system / "trainyard-new").exists()
@@ -540,7 +541,7 @@ def test_place_replaces_changed_units_with_few_processes(tmp_path: Path) -> None
     # An interrupted run left a file.
     node.write("etc/systemd/system/trainyard-new/one.service.d/trainyard.conf", "[Unit]\n")
     node.write(f"{units}/slurmd.service.d/a.conf", "[Service]\nNice=1\n")
-    assert place() == (1, ["show -p NeedDaemonReload --value slurmd.service", "daemon-reload"])
+    assert place() == (1, [f"{show} slurmd.service*", "daemon-reload"])
     assert (system / "slurmd.service.d/a.conf").read_text() == "[Service]\nNice=1\n"
     assert (system / "one.service.d/trainyard.conf").read_text() == written["one.service.d/trainyard.conf"]
     assert not (system / "trainyard-new").exists()
