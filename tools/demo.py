@@ -6,7 +6,6 @@ Machines that have stopped since an earlier demo are started again.
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import subprocess
 import sys
@@ -56,22 +55,6 @@ class Phases:
             raise SystemExit(code)
 
 
-def node_rows() -> list[tuple[str, str]]:
-    """Return each node's name, and a text with the start and end of its bootstrap from the node's timeline."""
-    nodes = json.loads(_output("yard", "nodes", "--json", "--stack", STACK))
-    rows = []
-    for name in (row["name"] for row in nodes):
-        timeline = _output("yard", "ssh", name, "--admin", "--stack", STACK, "--", "cat /var/lib/trainyard/timeline")
-        marks = [line.split() for line in timeline.splitlines() if line.strip()]
-        first, last = float(marks[0][0]), float(marks[-1][0])
-        rows.append((name, f"bootstrap from {first:.0f} s to {last:.0f} s after power-on"))
-    return rows
-
-
-def _output(*command: str) -> str:
-    return subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True, text=True).stdout
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds-before", type=float, default=0.0, help="duration of the set-up, in seconds")
@@ -103,8 +86,6 @@ def main() -> int:
         table.add_row(name, f"{seconds:.1f}")
     table.add_row("to the job's result", f"{sum(seconds for _, seconds in phases.rows):.1f}", style="bold")
     console.print(table)
-    for name, text in node_rows():
-        console.print(f"{name}: {text}", highlight=False)
     console.print(
         "\nThe cluster keeps running. Next: `. .trainyard/env.sh`, `yard nodes`, `yard submit train-tiny`. "
         "`make down` removes it."
