@@ -185,6 +185,7 @@ def connects(cluster: Project, node: str, user: str, port: int) -> str:
     return {"0": "open", "124": "silent"}.get(found.split()[-1], found)
 
 
+@pytest.mark.full
 def test_only_the_job_user_reaches_an_elastic_rendezvous(cluster: Project, tmp_path: Path) -> None:
     (tmp_path / "waiting.py").write_text(_WAITING)
     job = cluster.submit(job_file(tmp_path, "waiting", launcher="torchrun-elastic", nodes=2, workload="waiting.py"))
