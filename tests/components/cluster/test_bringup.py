@@ -24,6 +24,7 @@ COMMANDS = {
     "opt-bringup-gate": bringup.NO_GATE,
 }
 """The commands of the bring-up, and the reason in the outputs after a failed command."""
+ENDS = {"opt-bringup-bundle", "opt-bringup-gate"}
 HOST_KEYS = {"opt-bringup-head-host-keys", "opt-bringup-host-keys"}
 NO_KEY = """
 import components.cluster.bringup as bringup, pulumi
@@ -61,8 +62,11 @@ def test_retries_refused_connections_for_15_minutes() -> None:
     assert 900 <= sum(pauses) < 990
 
 
+# The first and the last command are tested in `make test`, and all commands in `make test-full`.
 @pytest.mark.engine
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [name if name in ENDS else pytest.param(name, marks=pytest.mark.full) for name in COMMANDS]
+)
 def test_outputs_exist_after_a_failed_command(stack: WholeStack, name: str) -> None:
     stack.put("azure-a100")
     # The bundle fails while the workers are being created. As on a real head, the command takes time before it fails.
