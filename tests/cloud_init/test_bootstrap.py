@@ -141,6 +141,7 @@ trap '((++COMMANDS != {number})) || kill -9 $$' DEBUG
 """
 
 
+@pytest.mark.engine
 def test_hand_over_that_was_killed_is_applied_by_the_next_one(node: NodeSandbox) -> None:
     """The program is killed before each of its commands in turn, and then receives the same content again. A Ctrl-C
     during `pulumi up` closes the connection, which kills the program as well."""

@@ -244,6 +244,7 @@ def test_alerts_fire_for_the_right_series(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.engine
 def test_metrics_of_a_node_are_stored_under_its_name(site: Site) -> None:
     [row] = wait_for("the exporter", lambda: query(site.first, "node_load1"))
     labels = {"instance": "yard-head", "group": "head", "job": "node"}

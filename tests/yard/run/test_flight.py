@@ -124,6 +124,7 @@ def test_a_driver_that_does_not_answer_delays_the_facts_by_two_seconds(tmp_path:
     assert "GPUs" not in json.loads(file.read_text())["hardware"]
 
 
+@pytest.mark.engine
 def test_the_first_node_shows_the_goodput_in_a_name(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / "saves").mkdir(parents=True)
