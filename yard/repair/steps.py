@@ -75,7 +75,10 @@ _STEPS: Mapping[Phase, tuple[Step, str]] = {
         Step.NONE,
         "quarantined: correct the cause or run `yard replace` with this node, then run `yard undrain`",
     ),
-    Phase.SUSPECT: (Step.WAIT, "the fault may end by itself"),
+    Phase.SUSPECT: (
+        Step.WAIT,
+        f"the fault may end by itself within {PATIENCE_SECONDS / 60:.0f} minutes; `yard replace` does not wait",
+    ),
     Phase.DRAINING: (Step.WAIT, "jobs are still running on the node"),
     Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),
 }

@@ -309,7 +309,7 @@ def test_explanation_contains_history_and_reason(start: Any, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert f" UTC  {DISK}" in printed
     assert "phase suspect, 1 of 3 strikes" in printed
-    assert "next: wait, because: the fault may end by itself" in printed
+    assert "the fault may end by itself within 10 minutes; `yard replace` does not wait" in printed
     explain(head, "yard-gpu-1", as_json=True)
     assert json.loads(capsys.readouterr().out)["step"] == "wait"
 
