@@ -44,10 +44,10 @@ start zizmor --offline --persona=auditor --no-progress --quiet --format=plain .g
   yard/init/project/.github/workflows
 start shellcheck --severity=warning --shell=bash --exclude=SC2154 "${stages[@]}"
 failed=0
-# Some tests wait for a process, so pytest uses one worker more than there are cores. Further workers would slow the run
-# down, because each worker collects all tests, which takes seconds. With worksteal, tests that import the same cloud
+# Some tests wait for a process, so pytest uses two workers more than there are cores. Further workers would not help,
+# because each worker collects all tests, which takes seconds. With worksteal, tests that import the same cloud
 # SDK mostly run in the same process.
-workers=$(($(nproc) + 1))
+workers=$(($(nproc) + 2))
 step python -m pytest -q --basetemp="$files" -n "$workers" --dist worksteal -m "not integration and not engine" || failed=1
 for number in "${!background[@]}"; do
   wait "${background[number]}" || failed=1
