@@ -76,6 +76,25 @@ def test_disk_with_files_grows_and_is_not_formatted(tmp_path: Path) -> None:
     assert ran.commands.index(start) < ran.commands.index(grow)
 
 
+def test_detached_disk_stops_the_server_and_hides_nothing(tmp_path: Path) -> None:
+    """If the folders were exported or writable without the disk, new files would be on the root disk."""
+    held = in_use(tmp_path)
+    ran = storage(tmp_path, "0 TYPE=ext4").run("50-storage", **ON_DISK | {"SHARED_DISK": "/dev/disk/by-id/google-a"})
+    ran.passed()
+    device = r"dev-disk-by\x2did-google\x2da.device"
+    assert unit(tmp_path, "nfs-server.service.d/trainyard.conf") == f"[Unit]\nBindsTo={device}\nAfter={device}\n"
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "shared", tmp_path / "home", held / "shared")]
+    assert modes == [0o700, 0o700, 0o755]
+
+
+def test_disk_that_was_attached_again_needs_a_reboot(tmp_path: Path) -> None:
+    in_use(tmp_path)
+    numbers = {"mountpoint -d": "0 8:32", "mountpoint -x": "0 8:48"}
+    ran = storage(tmp_path, "0 TYPE=ext4", **numbers).run("50-storage", **ON_DISK)
+    assert "was detached while it was in use, and attached again: run on the head: sudo reboot" in ran.failure()
+    assert ran.calls("resize2fs") == []
+
+
 def test_disk_that_is_empty_only_once_is_not_formatted(tmp_path: Path) -> None:
     in_use(tmp_path)
     node = storage(tmp_path, "2 ")

@@ -31,7 +31,7 @@ from tests.integration.received import (
     rendered,
     unpack,
 )
-from tests.integration.survivors import WARNED, finish, job_file
+from tests.integration.survivors import WARNED, finish, job_file, wait_saved
 
 pytestmark = pytest.mark.integration
 
@@ -322,6 +322,30 @@ def test_a_deallocated_head_keeps_the_shared_files(booted: BootedProject, tmp_pa
     booted.cloud("up", "--expect-no-changes")
     job = booted.submit(job_file(tmp_path, "after", nodes=2, gpus_per_node=0, run="cat /shared/kept"))
     assert "kept" in finish(booted, job, 300)
+
+
+def test_jobs_wait_for_a_detached_disk(booted: BootedProject, tmp_path: Path) -> None:
+    """After `up` has attached the disk again and the head was rebooted, the job continues without an error."""
+    if not SHARED[booted.cluster].disk:
+        pytest.skip("the shared files are not on the head's data disk")
+    head, check = booted.head, "sudo trainyard-health report"
+    run = 'file=$CHECKPOINT_DIR/rank-$RANK; echo 1 >$file; sleep 60; echo 2 >>$file && echo "$(wc -l <$file) lines"'
+    job = booted.submit(job_file(tmp_path, "waits", nodes=2, gpus_per_node=0, run=run))
+    wait_saved(booted, head, job, ranks=2)
+    old = booted.boot_id(head)
+    booted.faults({"fault": "detached", "name": head})
+    booted.cloud("refresh")
+    booted.faults()
+    assert "the disk /dev/" in booted.on(head, check)
+    touch = f"sudo -u {JOB_USER} touch /shared/lost && echo wrote || echo refused"
+    assert booted.on(head, touch).split()[-1] == "refused"
+    assert "inactive" in booted.on(head, "systemctl is-active nfs-server", check=False)
+    booted.cloud("up")
+    assert "is not on the disk" in booted.on(head, check)
+    booted.on(head, "sudo reboot", check=False)
+    wait_until("the head", 300, lambda: booted.boot_id(head) not in {"", old})
+    assert finish(booted, job, 400).count("2 lines") == 2
+    assert "shared-disk" not in booted.on(head, check)
 
 
 def test_no_job_starts_after_the_months_limit_is_spent(booted: BootedProject, tmp_path: Path) -> None:

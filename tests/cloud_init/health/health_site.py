@@ -158,6 +158,23 @@ def _full(path: str, free: int, inodes: int = 60) -> Callable[[Site], None]:
     return lambda site: site.usage.__setitem__(path, (free, inodes))
 
 
+_DISK = "/dev/disk/azure/scsi1/lun0"
+
+
+def use_data_disk(site: Site, options: str = "rw", source: str = "/dev/sdd") -> None:
+    """Make the node a head whose data disk is /dev/sdd."""
+    site.write("/etc/trainyard/node.env", f"{_NODE_ENV}TRAINYARD_SHARED_DISK={_DISK}\n")
+    site.write("/dev/sdd", "")
+    site.node.path(_DISK).parent.mkdir(parents=True)
+    site.node.path(_DISK).symlink_to("../../../sdd")
+    site.write("/proc/self/mounts", f"{_MOUNTS}{source} /home ext4 rw 0 0\n{source} /shared ext4 {options} 0 0\n")
+
+
+def _detached(site: Site) -> None:
+    use_data_disk(site)
+    site.node.path("/dev/sdd").unlink()
+
+
 def _no_munge(site: Site) -> None:
     site.node.path("/run/munge/munge.socket.2").unlink()
 
@@ -229,6 +246,12 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
     "nfs-hang": [(lambda site: site.hanging.add("/shared"), "/shared does not answer")],
     "disk-full": [(_full("/", 1), "/ is full"), (_full("/var", 60, 1), "/var has no free inodes")],
     "shared-full": [(_full("/shared", 0), "/shared is full")],
+    "shared-disk": [
+        (_detached, f"the disk {_DISK} is detached"),
+        # The disk was attached again, with another name.
+        (lambda site: use_data_disk(site, source="/dev/sdc"), f"/home is not on the disk {_DISK}"),
+        (lambda site: use_data_disk(site, options="ro"), "/shared is read-only"),
+    ],
     "root-read-only": [(_file("/proc/self/mounts", "/dev/vda1 / ext4 ro,relatime 0 0\n"), "/ is read-only")],
     "low-memory": [(_file("/proc/meminfo", _LITTLE_MEMORY), "memory is in use although no job is running")],
     "clock-offset": [(lambda site: setattr(site, "offset", 400.0), "the clock differs from the head's clock")],

@@ -22,7 +22,7 @@ from health.node import FAIL, PASS, SEVERITIES, UNKNOWN, Check, Node, Ran, check
 from health.slurm import warn_jobs
 
 from components.catalog import fabrics
-from tests.cloud_init.health.health_site import FAULTS, Site, healthy
+from tests.cloud_init.health.health_site import FAULTS, Site, healthy, use_data_disk
 from tests.cloud_init.metadata_server import Metadata
 
 CHECKS = load_checks()
@@ -30,6 +30,8 @@ _ACTION = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from"
 CASES = [(check, number) for check in CHECKS for number in range(len(FAULTS[check]))]
 GPUDIRECT = {"gpudirect-cards", "network-plugin"}
 """Checks for nodes with GPUDirect. They do not apply to the healthy node, which has InfiniBand."""
+SHARED = {"shared-full", "shared-disk"}
+"""Checks for heads."""
 
 
 @pytest.fixture
@@ -113,11 +115,16 @@ def test_fake_gpus_are_counted_as_device_files(site: Site) -> None:
 
 def test_checks_depend_on_the_facts_of_the_node(site: Site) -> None:
     names = {check.id for check in checks_for(site.node, "periodic")}
-    assert names == set(CHECKS) - {"shared-full"} - GPUDIRECT
+    assert names == set(CHECKS) - SHARED - GPUDIRECT
     site.write("/etc/trainyard/node.env", "TRAINYARD_ROLE=head\nTRAINYARD_SCHEDULER=none\nTRAINYARD_GPUS=0\n")
     shutil.rmtree(site.root / "proc/driver/nvidia-nvswitch/devices")
     site.node.path("/sys/class/dmi/id/chassis_asset_tag").unlink()
-    assert {check.id for check in checks_for(site.node, "periodic")} == {"shared-full", "disk-full", "root-read-only"}
+    assert {check.id for check in checks_for(site.node, "periodic")} == {*SHARED, "disk-full", "root-read-only"}
+
+
+def test_shared_folders_on_the_attached_disk_pass(site: Site) -> None:
+    use_data_disk(site)
+    assert run_check(site.node, CHECKS["shared-disk"]).state == PASS
 
 
 @pytest.mark.parametrize("fabric", PLUGIN_FOLDERS)

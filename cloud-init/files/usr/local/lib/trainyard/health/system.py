@@ -37,6 +37,25 @@ def disk_full(node: Node, check: Check) -> Outcome:
 shared_full = disk_full
 
 
+def shared_disk(node: Node, check: Check) -> Outcome:
+    """Check that the head's data disk is attached, and that the shared folders are on it and writable."""
+    name = node.variable("TRAINYARD_SHARED_DISK")
+    if not name:
+        return passed()
+    disk = node.path(name)
+    if not disk.exists():
+        return failed(f"the disk {name} is detached")
+    mounts = {path: (source, options) for path, _, options, source in _mounts(node)}
+    for path in check.limits["paths"]:
+        source, options = mounts.get(path, ("", []))
+        # A disk that is attached again has another name, and the folders are still on the detached one.
+        if node.path(source).resolve() != disk.resolve():
+            return failed(f"{path} is not on the disk {name}")
+        if "ro" in options:
+            return failed(f"{path} is read-only")
+    return passed()
+
+
 def root_read_only(node: Node, check: Check) -> Outcome:
     """Check that no local file system has become read-only."""
     options = {path: words for path, _, words, _ in _mounts(node)}
