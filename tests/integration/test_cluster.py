@@ -73,6 +73,7 @@ print(jobs.notice)
 """Decides about the jobs that nodes report as idle, five minutes apart."""
 
 
+@pytest.mark.full
 def test_only_one_task_of_an_array_with_unused_gpus_ends(cluster: Project) -> None:
     script = "--chdir=/shared --output=/shared/idle-%A-%a.log --array=1-2 --gpus=1 --wrap='sleep 600'"
     array = cluster.yard("ssh", "--", f"sbatch --parsable {script}").out.split()[-1]

@@ -208,6 +208,7 @@ def up(stack: TestStack, offers: dict[str, tuple[str, str]], *options: str) -> R
     return stack.up(*options)
 
 
+@pytest.mark.full
 def test_a_changed_host_key_must_be_accepted(keys: TestStack) -> None:
     keys.write(_HOST_KEYS)
     none = up(keys, {"head": ("1", ""), "gpu-0": ("2", ""), "gpu-1": ("3", host_key("c"))}).failure()
