@@ -72,8 +72,12 @@ def test_stall_is_reported_after_the_last_change(tmp_path: Path, monkeypatch: py
 
 
 def test_watch_ends_with_its_parent(tmp_path: Path) -> None:
-    file = tmp_path / "stall.py"
-    file.write_text(Path(stall.__file__).read_text().replace("= 20.0", "= 0.1"))
-    line = f"{sys.executable} {file} {tmp_path} '' 5 & sleep 0.3"
+    file, ready = tmp_path / "stall.py", tmp_path / "ready"
+    text = Path(stall.__file__).read_text().replace("= 20.0", "= 0.1")
+    loop = "    while os.getppid() == parent:\n"
+    assert loop in text
+    # The parent ends only when the program knows its process ID, also on a loaded machine.
+    file.write_text(text.replace(loop, f"    Path({str(ready)!r}).touch()\n{loop}"))
+    line = f"{sys.executable} {file} {tmp_path} '' 5 & until [ -e {ready} ]; do sleep 0.1; done"
     # The pipe is closed when the program in the background has ended.
     assert subprocess.run(["sh", "-c", line], capture_output=True, timeout=20, check=True).stdout == b"\n"
