@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def run() -> None:
         raise pulumi.RunError(f"{origin} hides trainyard's package `components`. Fix: rename it in your project")
     from components.cluster.program import program  # noqa: PLC0415  (after the check)
 
+    # After Ctrl-C, Pulumi sends SIGINT to this process, and Python would print a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # With 512 nodes, garbage collection would take 4 of 15 s, although nearly all objects live until the program exits.
     gc.disable()
     pulumi.run(program)
