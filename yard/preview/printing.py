@@ -243,7 +243,8 @@ def _restrictions(plan: ClusterPlan) -> Iterator[str]:
     """Yield a line about the limits on the cluster's cost, and a line that lists the people."""
     limits = {"hour": plan.limits.max_usd_per_hour, "month": plan.limits.max_usd_per_month}
     if given := [f"${amount:,.10g} per {time}" for time, amount in limits.items() if amount is not None]:
-        yield f"cost limit: {' and '.join(given)}"
+        spent = "; when the month's is spent, no job starts and idle elastic machines stop, but others still cost money"
+        yield f"cost limit: {' and '.join(given)}{spent if plan.limits.max_usd_per_month is not None else ''}"
     if plan.users:
         yield "people: " + ", ".join(user.name + (" (admin)" if user.admin else "") for user in plan.users)
 

@@ -127,8 +127,9 @@ class Remote:
             )
         if self.stack.login and "Permission denied" in message:
             raise RemoteError(
-                f"{head.name} accepts none of your SSH keys: {message} Fix: run `ssh-add FILE` with the key that the "
-                "stack file contains for you, or ask an operator of the cluster which key that is"
+                f"{head.name} accepts none of your SSH keys: {message} Fix: run `ssh-add FILE` (without an agent, "
+                "first `eval $(ssh-agent)`) with the key that the stack file contains for you, or ask an operator "
+                "of the cluster which key that is"
             )
         kind = RemoteError if any(text in message for text in _REFUSED) else UnreachableError
         raise kind(f"cannot reach {head.name} ({head.address} port {head.port}): {message}; {start}")
