@@ -37,10 +37,10 @@ class ResourceError(Exception):
 
 
 class Stopped(Exception):
-    """The operation stopped because the update was cancelled."""
+    """The operation stopped because the update was cancelled. The message is pulumi-command's."""
 
     def __init__(self) -> None:
-        super().__init__("cancelled")
+        super().__init__("context canceled")
 
 
 class Failure(NamedTuple):

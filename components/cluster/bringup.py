@@ -45,6 +45,10 @@ there would run the commands again."""
 _REGISTRATION_SECONDS = 300
 """Maximum delay of a failure. During the delay, other machines can finish booting and become part of the outputs."""
 
+_INTERRUPTED = "context canceled"
+"""The error of a command that Pulumi has cancelled (dialWithRetry in provider/pkg/provider/remote/connection.go of
+pulumi/pulumi-command, read 2026-11-28)."""
+
 _INSTALL_SECONDS = 900
 """Maximum time from the first login to the head until user-data has installed the node's programs. On Google Cloud,
 cloud-init publishes the host key in its second stage, but runs the scripts of user-data in the last stage
@@ -200,8 +204,9 @@ class BringUp(pulumi.ComponentResource):
         if pulumi.runtime.is_dry_run():
             return None
 
-        async def wait(_args: pulumi.ErrorHookArgs) -> bool:
-            if self.registered is not None:
+        async def wait(args: pulumi.ErrorHookArgs) -> bool:
+            # After an interruption, the engine finishes only the running operations, so no further machine registers.
+            if self.registered is not None and _INTERRUPTED not in args.errors[0]:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(event(self.registered).wait(), _REGISTRATION_SECONDS)
             return False

@@ -257,7 +257,7 @@ def test_cancel_ends_all_processes_of_a_connection(plugin: Plugin, sshd: Sshd) -
     plugin.cancel()
     for runs, failures in all_runs:
         runs.join()
-        assert failures == ["cancelled"]
+        assert failures == ["context canceled"]
     assert time.monotonic() - began < 3
     wait_until(lambda: not _processes(f"^{name}"))
 
@@ -268,8 +268,8 @@ def test_cancel_ends_a_dial_and_later_commands(plugin: Plugin, sshd: Sshd, tmp_p
     plugin.engine.wait_for("Dial 3/inf failed")
     plugin.cancel()
     runs.join(5)
-    assert failures == ["cancelled"]
-    assert plugin.create_failure(_inputs(sshd, f"touch {tmp_path}/made")) == "cancelled"
+    assert failures == ["context canceled"]
+    assert plugin.create_failure(_inputs(sshd, f"touch {tmp_path}/made")) == "context canceled"
     assert sshd.logins == 0
 
 
@@ -363,5 +363,5 @@ def test_an_end_during_a_command_ends_the_command(started: Start, sshd: Sshd, ca
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 0
     runs.join()
-    assert failures == ["cancelled"]
+    assert failures == ["context canceled"]
     assert not _processes(f"^{name}")

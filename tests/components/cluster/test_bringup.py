@@ -12,6 +12,7 @@ import pytest
 from components.cluster import bringup
 from components.cluster.cluster import NO_MACHINES
 from components.cluster.leftovers import Leftover, leftovers_message
+from offline.cloud.faults import Fault
 from offline.command import ssh
 from tests.components.platforms.living import WholeStack, whole_stack
 from tests.offline.cloud.stack import wait_until
@@ -105,6 +106,18 @@ def test_outputs_exist_after_an_interrupted_gate(stack: WholeStack) -> None:
     text, _ = process.communicate(timeout=60)
     assert process.returncode != 0, text
     assert outputs_of(stack) == (bringup.NO_GATE, ["neox-gpu-0", "neox-gpu-1"])
+
+
+@pytest.mark.engine
+def test_an_interrupted_command_does_not_wait_for_machines(stack: WholeStack) -> None:
+    stack.put("azure-a100")
+    command = {"fault": "slow", "at": "command", "name": "*-bundle", "seconds": 600}
+    stack.faults(command, {"fault": "slow", "name": "opt-gpu-*", "seconds": 600})
+    process = stack.start("up", "-s", "test", "--yes", "--skip-preview")
+    wait_until(lambda: stack.world.counted(Fault(**command).key) > 0)
+    os.kill(process.pid, signal.SIGINT)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, text
 
 
 @pytest.mark.engine
