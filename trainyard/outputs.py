@@ -252,6 +252,15 @@ class Cluster:
         """The folder that contains the run folders of this user's jobs."""
         return self.jobs_of(self.head.user)
 
+    def start_command(self, stack: str) -> str:
+        """Return how an operator starts a stopped machine of this stack.
+
+        On Azure, `pulumi up` cannot start a deallocated machine, because azure-native has no property for the power
+        state.
+        """
+        commands = {"azure": "`az vm start`", "hosts": "its power button or its management controller"}
+        return commands.get(self.provider, f"`pulumi up -s {stack} --refresh`")
+
     @property
     def warning(self) -> str:
         """The reason why the cluster is not ready and the fix, or "" if the cluster is ready."""

@@ -92,7 +92,10 @@ def a_person_drains_one(slurm: Slurm) -> Answer:
     ],
 )
 def test_nodes_pass_if_a_task_starts_or_jobs_use_them(
-    monkeypatch: pytest.MonkeyPatch, tasks: list[Callable[[Slurm], Answer]], message: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tasks: list[Callable[[Slurm], Answer]],
+    message: str | None,
 ) -> None:
     slurm = Slurm(*tasks)
     monkeypatch.setattr(gate.program, "run", slurm)
@@ -101,6 +104,8 @@ def test_nodes_pass_if_a_task_starts_or_jobs_use_them(
     assert bool(found) is bool(message)
     assert (message or "") in (found or "")
     assert slurm.srun == []
+    text = "jobs are running on a-0, a-1, so the gate started no task there\n"
+    assert capsys.readouterr().out.endswith(text) == (tasks == [nodes_become_busy])
     if tasks == [fails]:
         assert progress.waiting_for == "Slurm to start a task on a-0, a-1"
 

@@ -37,6 +37,10 @@ CountOption = Annotated[str | None, typer.Option("--count", help="Number of node
 BudgetOption = Annotated[
     str | None, typer.Option("--budget", metavar="USD", help="Maximum list price per hour, or none.")
 ]
+MonthOption = Annotated[
+    str | None,
+    typer.Option("--budget-per-month", metavar="USD", help="Cost per calendar month after which no more jobs start."),
+]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Google Cloud project.")]
 SshFromOption = Annotated[
     list[str] | None,
@@ -86,6 +90,7 @@ def new(
     machine: MachineOption = None,
     count: CountOption = None,
     budget: BudgetOption = None,
+    budget_per_month: MonthOption = None,
     project_id: ProjectOption = None,
     ssh_from: SshFromOption = None,
     host: HostOption = None,
@@ -102,7 +107,7 @@ def new(
 
     options = _answers(
         name=name, provider=provider, region=region, machine=machine, count=count, budget=budget, project=project_id,
-        image=image, ssh_from=ssh_from, host=host,
+        budget_per_month=budget_per_month, image=image, ssh_from=ssh_from, host=host,
     )  # fmt: skip
     to = folder or Path(name)
     _create(lambda ask: write(options, to, post=post, offline=offline, prompt=ask), yes=yes, as_json=as_json)
@@ -117,6 +122,7 @@ def init(
     machine: MachineOption = None,
     count: CountOption = None,
     budget: BudgetOption = None,
+    budget_per_month: MonthOption = None,
     project_id: ProjectOption = None,
     ssh_from: SshFromOption = None,
     host: HostOption = None,
@@ -132,7 +138,7 @@ def init(
 
     options = _answers(
         name=name, provider=provider, region=region, machine=machine, count=count, budget=budget, project=project_id,
-        image=image, ssh_from=ssh_from, host=host,
+        budget_per_month=budget_per_month, image=image, ssh_from=ssh_from, host=host,
     )  # fmt: skip
     _create(lambda ask: write(options, post=post, force=force, offline=offline, prompt=ask), yes=yes, as_json=as_json)
 

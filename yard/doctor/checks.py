@@ -97,7 +97,7 @@ def run_doctor(remote: Remote, as_json: bool) -> int:
         warn("yard: checking every host")
     cluster = _running(remote)
     reports = examine(remote, cluster)
-    examined = Examined(cluster=cluster, reports=reports)
+    examined = Examined(cluster=cluster, reports=reports, stack=remote.stack.name)
     findings, facts = judge(examined), {"nccl": nccl_facts(examined)}
     seconds = time.monotonic() - start
     healthy = not any(findings.values())

@@ -73,6 +73,7 @@ class Examined:
 
     cluster: Cluster
     reports: Mapping[str, HostReport]
+    stack: str
 
     @property
     def has_slurm(self) -> bool:

@@ -42,6 +42,7 @@ _PLACES = {"azure": ("region", regions_with), "gcp": ("zone", zones_with)}
 """Each cloud's key for its location, and a function that returns the locations with all given machine types."""
 _OPTIONS = {
     r"cluster\.access.*": "--ssh-from",
+    r"cluster\.limits\.max_usd_per_month": "--budget-per-month",
     r"cluster\.limits.*": "--budget",
     r"cluster\.name": "NAME",
     r"cluster\.platform\.image": "--image",
@@ -100,6 +101,14 @@ QUESTIONS = (
         option="--budget",
         text=f"Maximum list price in US dollars per hour, or {NO_LIMIT}",
         platforms=_CLOUDS,
+    ),
+    Question(
+        key="budget_per_month",
+        option="--budget-per-month",
+        text="US dollars per calendar month after which no more jobs start. Empty: no limit",
+        platforms=_CLOUDS,
+        default="",
+        optional=True,
     ),
     Question(
         key="ssh_from",
@@ -181,8 +190,9 @@ class StackDraft:
                 if not answer.isdecimal() or len(answer) > _MOST_DIGITS:
                     raise RuleError("must be a whole number", "write for example 2")
                 values = {("nodes", self.group_name, "count"): int(answer)}
-            case "budget":
-                values = {("limits",): _limit(answer)}
+            case "budget" | "budget_per_month":
+                limit = "max_usd_per_hour" if key == "budget" else "max_usd_per_month"
+                values = self._limit(limit, None if answer in {"", NO_LIMIT} else _usd(answer))
             case "ssh_from":
                 networks = answer.replace(",", " ").split()
                 values = {
@@ -193,6 +203,11 @@ class StackDraft:
             case _:
                 values = {("platform", key): answer}
         return new.with_values(values)
+
+    def _limit(self, key: str, usd: float | None) -> Values:
+        """Return the limits with this one. None removes it."""
+        limits = {**self.section.get("limits", {}), key: usd}
+        return {("limits",): {name: value for name, value in limits.items() if value is not None} or None}
 
 
 def _similar(word: str, known: Sequence[str]) -> str:
@@ -220,15 +235,12 @@ def _machine(draft: StackDraft, machine: str) -> Values:
     return values if keeps else {**values, ("platform", place): offering[0]}
 
 
-def _limit(answer: str) -> dict[str, float] | None:
-    if answer == NO_LIMIT:
-        return None
+def _usd(answer: str) -> float:
     try:
         usd = float(answer)
     except ValueError:
-        rule = "must be a number of US dollars per hour"
-        raise RuleError(rule, f"write a number such as 80, or {NO_LIMIT}") from None
-    return {"max_usd_per_hour": int(usd) if usd.is_integer() else usd}
+        raise RuleError("must be a number of US dollars", "write a number such as 80") from None
+    return int(usd) if usd.is_integer() else usd
 
 
 @dataclass(frozen=True, kw_only=True)

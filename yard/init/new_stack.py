@@ -115,6 +115,7 @@ def _copy(stack: str) -> StackDraft:
         "machine": group["machine"],
         "count": group.get("count"),
         "budget": section.get("limits", {}).get("max_usd_per_hour"),
+        "budget_per_month": section.get("limits", {}).get("max_usd_per_month"),
     }
     return StackDraft(section=section, answers={key: str(value) for key, value in answers.items() if value is not None})
 

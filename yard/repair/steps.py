@@ -77,7 +77,7 @@ _STEPS: Mapping[Phase, tuple[Step, str]] = {
     ),
     Phase.SUSPECT: (
         Step.WAIT,
-        f"the fault may end by itself within {PATIENCE_SECONDS / 60:.0f} minutes; `yard replace` does not wait",
+        f"the fault may end by itself within {PATIENCE_SECONDS / 60:.0f} minutes",
     ),
     Phase.DRAINING: (Step.WAIT, "jobs are still running on the node"),
     Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),
@@ -213,9 +213,17 @@ def ladder(case: Case, now: float) -> list[Step]:
     return [step for step in steps if step not in tried]
 
 
-def decide(case: Case, now: float, *, can_replace: bool) -> Decision:
-    """Return the next step. `can_replace` says whether the platform creates the machines."""
+def decide(case: Case, now: float, *, can_replace: bool, start: str) -> Decision:
+    """Return the next step. `can_replace` says whether the platform creates the machines, and `start` how an operator
+    starts a stopped machine.
+    """
     phase = phase_of(case, now)
+    if phase is Phase.SUSPECT:
+        step, why = _STEPS[phase]
+        lost = case.fault == GONE or not case.reason
+        more = [f"start the machine with {start} if it has stopped"] if lost else []
+        more += [f"`yard replace {case.name}` does not wait"] if can_replace else []
+        return Decision(case.name, phase, step, "; ".join([why, *more]))
     if phase is Phase.FOREIGN:
         return Decision(case.name, phase, Step.NONE, _foreign(case))
     if phase is not Phase.FAULTY:

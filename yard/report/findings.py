@@ -261,7 +261,7 @@ def results(record: Record) -> dict[str, str]:
     rates = [rate for rate in steps.tokens_per_s if rate is not None]
     found = {
         "state": job.state,
-        "exit code": str(job.exit_code),
+        "exit code": str(job.exit_code) if job.ended else "",
         "starts": str(len(record.starts) or ""),
         "elapsed": duration(job.elapsed_s),
         "steps": f"{steps.count:,}" if steps.count else "",

@@ -18,7 +18,7 @@ from trainyard.outputs import Cluster
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
 from yard.run.fair_use import held, is_limit, refusal
-from yard.run.queue import Job, explain, explain_node, parse_one, parse_power, power_state, waiting
+from yard.run.queue import Job, explain, explain_node, parse_one, power_state, waiting, waits_for_nodes
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote
@@ -119,21 +119,21 @@ def follow(
                     return parse_one(line[1:], job) or read_job(remote, job)
                 if line.startswith(_NOTE):
                     state, reason, seconds = line[1:].split()
-                    limit = held(remote, [job]).get(job, "") if is_limit(reason) else ""
-                    note(describe_silence(job, state, reason, seconds, limit))
+                    why = _waits(remote, [read_job(remote, job)]).get(job, "") if state == "PENDING" else ""
+                    note(describe_silence(job, state, reason, seconds, why))
                     continue
                 show(line.rstrip("\n"))
                 shown += 1
         _wait_for_head(remote)
 
 
-def describe_silence(job: int, state: str, reason: str, seconds: str, limit: str = "") -> str:
+def describe_silence(job: int, state: str, reason: str, seconds: str, why: str = "") -> str:
     if state == "RUNNING":
         silent = f" for {seconds} s" if int(seconds) else ""
         return f"yard: job {job} is running; its program has printed nothing{silent} (it is starting and importing)"
     if state == "CONFIGURING":
         return f"yard: job {job} has its nodes, and waits until their machines have started"
-    return f"yard: job {job} is queued: {limit or waiting(reason)}"
+    return f"yard: job {job} is queued: {why or waiting(reason)}"
 
 
 def _wait_for_head(remote: Remote) -> None:
@@ -350,17 +350,15 @@ def _closed(remote: Remote, job: Job) -> str:
     return "; ".join(remote.notices) or f"somebody has closed the node group {job.group}. Fix: {fix}"
 
 
-def _machine_waits(remote: Remote, pending: Sequence[Job]) -> dict[int, str]:
-    """Return a mapping from job number to a sentence, for the jobs whose groups all have machines that cannot start."""
-    if not pending or remote.stack.cluster.scheduler != "slurm":
-        return {}
-    found = parse_power(remote.run("sinfo -a -h -N -t down -o '%R|%N|%E'"))
-    groups = {job.id: job.group.split(",") for job in pending}
-    return {
-        number: "; ".join(found[name] for name in names)
-        for number, names in groups.items()
-        if found.keys() >= set(names)
-    }
+def _waits(remote: Remote, pending: Sequence[Job]) -> dict[int, str]:
+    """Return a mapping from job number to a sentence, for the jobs whose limits or groups do not let them start."""
+    limits = [job.id for job in pending if is_limit(job.reason)]
+    found = held(remote, limits) if limits else {}
+    found |= {job.id: _closed(remote, job) for job in pending if job.reason == "PartitionDown"}
+    rest = [job for job in pending if job.id not in found]
+    if not rest or remote.stack.cluster.scheduler != "slurm":
+        return found
+    return found | waits_for_nodes(rest, remote.run("sinfo -a -h -N -o '%R|%N|%T|%E'"))
 
 
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
@@ -369,15 +367,10 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     _show_notices(remote)
     goodputs = goodputs_of(remote, found) if long else {}
     faults = node_faults(remote, found)
-    limited = [job.id for job in found if job.state == "PENDING" and is_limit(job.reason)]
-    limits = held(remote, limited) if limited else {}
-    limits |= {
-        job.id: _closed(remote, job) for job in found if job.state == "PENDING" and job.reason == "PartitionDown"
-    }
-    limits |= _machine_waits(remote, [job for job in found if job.state == "PENDING" and job.id not in limits])
+    waits = _waits(remote, [job for job in found if job.state == "PENDING"])
     if as_json:
         rows = [job.as_json() | {"node_fault": faults.get(job.id)} for job in found]
-        rows = [row | ({"why": limits[row["id"]]} if row["id"] in limits else {}) for row in rows]
+        rows = [row | ({"why": waits[row["id"]]} if row["id"] in waits else {}) for row in rows]
         say_json([row | {"goodput": goodputs.get(str(row["id"]))} for row in rows])
         return
     if not found:
@@ -389,7 +382,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
         restarts = "" if job.restarts is None else str(job.restarts)
         used = goodputs.get(str(job.id))
         cells = (f"{used['goodput']:.0%}", duration(round(used["lost_s"]))) if used else ("", "")
-        why = "; ".join(filter(None, (limits.get(job.id) or explain(job), faults.get(job.id))))
+        why = "; ".join(filter(None, (waits.get(job.id) or explain(job), faults.get(job.id))))
         first = (str(job.id), *([job.user] if users else []), job.name, job.state, nodes)
         lines.append((*first, duration(job.elapsed_s), restarts, *(cells if long else ()), why))
     more = ("GOODPUT", "LOST") if long else ()

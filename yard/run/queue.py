@@ -137,18 +137,41 @@ def explain_node(state: str, reason: str, set_by: str = "") -> str:
     return f"set by {set_by} without a reason" if set_by else NO_REASON
 
 
-def parse_power(text: str) -> dict[str, str]:
-    """Return a mapping from node group to a sentence about a machine that cannot start.
+def waits_for_nodes(jobs: Iterable[Job], text: str) -> dict[int, str]:
+    """Return a mapping from job number to a sentence, for the pending jobs whose groups all lack nodes.
 
-    `text` contains lines `group|node|reason` from sinfo.
+    A group lacks nodes if one of its machines cannot start, or if fewer nodes are in service than the job needs. `text`
+    contains lines `group|node|state|reason` from sinfo.
     """
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for line in text.splitlines():
+        if line.count("|") >= 3:  # noqa: PLR2004  (three separators)
+            group, *row = line.split("|", 3)
+            groups.setdefault(group, []).append((row[0], row[1], row[2]))
+    found = {}
+    for job in jobs:
+        sentences = [_shortage(groups.get(name, ()), name, job.nodes) for name in job.group.split(",")]
+        if all(sentences):
+            found[job.id] = "; ".join(sentences)
+    return found
+
+
+def _shortage(nodes: Sequence[tuple[str, str, str]], group: str, needed: int) -> str:
+    """Return why a group cannot provide `needed` nodes, or "". `nodes` contains each node's name, state and reason."""
     prefix = reason_for(POWER, "")
-    rows = (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2)  # noqa: PLR2004
-    return {
-        group: f"waiting for a machine: {node}: {reason.removeprefix(prefix)}"
-        for group, node, reason in rows
-        if reason.startswith(prefix)
-    }
+    for name, state, reason in nodes:
+        if "DOWN" in flags(state) and reason.startswith(prefix):
+            return f"waiting for a machine: {name}: {reason.removeprefix(prefix)}"
+    out = [(name, state, reason) for name, state, reason in nodes if not is_in_service(state)]
+    if not out or len(nodes) - len(out) >= needed:
+        return ""
+    name, state, reason = out[0]
+    why = explain_node(state, "" if reason == "none" else reason)
+    more = f", and {len(out) - 1} more" if out[1:] else ""
+    return (
+        f"waiting for nodes: {len(nodes) - len(out)} of {len(nodes)} nodes of group {group} are in service, but the "
+        f"job needs {needed}; {name} is {state} ({why}){more}. `yard heal` shows the next repair step"
+    )
 
 
 def power_state(state: str) -> str | None:

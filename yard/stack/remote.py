@@ -111,14 +111,12 @@ class Remote:
             raise RemoteError(message)
         if self.stack.login and "Permission denied" in message and (expired := expiry(_own_certificates())):
             raise RemoteError(f"{message}; {expired}. Fix: let your certificate authority sign your key again")
-        # `pulumi up` cannot start a deallocated machine, because azure-native has no property for the power state.
         start = (
             "if the cluster sleeps, run `yard wake`"
             if head.wake is not None
             else "ask an operator of the cluster to check the head"
             if self.stack.outputs
-            else "start the head if it has stopped (Azure: `az vm start`; local: `make demo`; "
-            f"elsewhere: `pulumi up -s {self.stack.name} --refresh`)"
+            else f"start the head with {self.stack.cluster.start_command(self.stack.name)} if it has stopped"
         )
         log = self.stack.folder / TUNNEL_LOG
         if head.tunnel and log.is_file() and (reason := log.read_text().strip()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -111,10 +112,10 @@ def test_outputs_exist_after_an_interrupted_gate(stack: WholeStack) -> None:
 @pytest.mark.engine
 def test_an_interrupted_command_does_not_wait_for_machines(stack: WholeStack) -> None:
     stack.put("azure-a100")
-    command = {"fault": "slow", "at": "command", "name": "*-bundle", "seconds": 600}
-    stack.faults(command, {"fault": "slow", "name": "opt-gpu-*", "seconds": 600})
+    command = Fault(fault="slow", at="command", name="*-bundle", seconds=600)
+    stack.faults(asdict(command), {"fault": "slow", "name": "opt-gpu-*", "seconds": 600})
     process = stack.start("up", "-s", "test", "--yes", "--skip-preview")
-    wait_until(lambda: stack.world.counted(Fault(**command).key) > 0)
+    wait_until(lambda: stack.world.counted(command.key) > 0)
     os.kill(process.pid, signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode != 0, text

@@ -199,7 +199,9 @@ def parse_report(name: str, lines: Iterable[str]) -> HostReport:
 
 
 def examined(cluster: Cluster, lines: Mapping[str, Sequence[str]]) -> Examined:
-    return Examined(cluster=cluster, reports={name: parse_report(name, output) for name, output in lines.items()})
+    return Examined(
+        cluster=cluster, reports={name: parse_report(name, output) for name, output in lines.items()}, stack="local"
+    )
 
 
 def problems(probe: str, cluster: Cluster, lines: Mapping[str, Sequence[str]]) -> list[HostProblem]:
@@ -328,9 +330,12 @@ def test_a_drain_by_a_person_is_reported_beside_a_fault(local: Cluster) -> None:
 
 def test_an_unreachable_host_causes_one_problem(local: Cluster) -> None:
     reports = {**examined(local, healthy()).reports, SECOND: HostReport(name=SECOND, error="Connection refused")}
-    found = judge(Examined(cluster=local, reports=reports))
+    found = judge(Examined(cluster=local, reports=reports, stack="local"))
     assert [name for name, listed in found.items() if listed] == ["reach"]
     assert found["reach"][0].cause.endswith("Connection refused")
+    fix = found["reach"][0].fix
+    assert fix.startswith("start the host with `pulumi up -s local --refresh` if it has stopped")
+    assert fix.endswith("; `yard heal` shows the next repair step")
 
 
 def test_hosts_get_only_the_peer_facts_they_need() -> None:

@@ -199,6 +199,8 @@ def test_machines_of_other_regions_are_not_offered(write: WriteStack) -> None:
         (A100 | {"budget": "2000000"}, "--budget: "),
         (A100 | {"count": "2", "budget": "nan"}, "--budget: Input should be a finite number"),
         (A100 | {"budget": "x"}, "--budget: must be a number"),
+        (A100 | {"budget_per_month": "much"}, "--budget-per-month: must be a number"),
+        (A100 | {"count": "2", "budget_per_month": "0"}, "--budget-per-month: must be a whole number"),
         (A100 | {"ssh_from": "0.0.0.0/0"}, "--ssh-from: .*opens SSH"),
         (A100 | {"ssh_from": "here"}, "--ssh-from: must be an IPv4 network"),
         (A100 | {"project": "my-project-1"}, "--project: is not used with azure"),
@@ -356,12 +358,13 @@ def test_this_repository_is_a_project_like_a_new_one(monkeypatch: pytest.MonkeyP
 def test_missing_values_are_asked_until_they_are_valid(
     write: WriteStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("Bad", "new", "1", "", "Standard_ND96asr_v5", "1", "westus9", "", "x", "", "50", "60", "")
+    given = ("Bad", "new", "1", "", "Standard_ND96asr_v5", "1", "westus9", "", "x", "", "50", "60", "many", "20000", "")
     answer(monkeypatch, *given)
     new = write(prompt=True)
     gpu = {"machine": "Standard_ND96asr_v4", "count": 2, "placement": "same_fabric"}
     assert section(new.file)["nodes"] == {"gpu": gpu}
     assert section(new.file)["platform"]["region"] == "eastus"
+    assert section(new.file)["limits"] == {"max_usd_per_hour": 60, "max_usd_per_month": 20_000}
     assert new.file.name == "Pulumi.new.yaml"
     shown = capsys.readouterr().out
     for text in (
@@ -385,7 +388,7 @@ def test_given_options_are_not_asked(
     answer(monkeypatch)
     with pytest.raises(InitError, match=r"--count: must be a whole number"):
         write(prompt=True, count="two", **options)
-    answer(monkeypatch, "2", "203.0.113.0/24")
+    answer(monkeypatch, "2", "", "203.0.113.0/24")
     new = write(prompt=True, budget="none", **options)
     assert section(new.file)["access"] == {"allow_ssh_from": ["203.0.113.0/24"], "via": "public"}
     shown = capsys.readouterr().out

@@ -45,6 +45,7 @@ DISK, GONE = "TY:disk-full: / is full", "TY:gone: no answer for 15 s"
 NOW = 10_000_000.0
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 NO_LIMIT = Limits(None, None)
+START = "`pulumi up -s local --refresh`"
 
 
 def case(reason: str = DISK, state: str = "drained", ago: float = HOUR, *steps: tuple[float, str], **more: str) -> Case:
@@ -89,7 +90,7 @@ def returned(found: Case, ago: float) -> Case:
     ],
 )
 def test_state_machine(found: Case, phase: Phase, step: Step) -> None:
-    decision = decide(found, NOW, can_replace=True)
+    decision = decide(found, NOW, can_replace=True, start=START)
     assert (decision.phase, decision.step) == (phase, step)
     assert decision.why
     assert ("then run `yard undrain`" in decision.why) is (phase is Phase.QUARANTINED)
@@ -99,7 +100,7 @@ def test_third_fault_in_a_week_leads_to_quarantine() -> None:
     changes = [Change(NOW - age * DAY, reason) for age, reason in ((6, DISK), (5.9, ""), (3, GONE), (2.9, ""))]
     found = replace(case(DISK), changes=(*changes, Change(NOW - HOUR, DISK)))
     assert strikes(found, NOW) == 3
-    assert decide(found, NOW, can_replace=True).step is Step.QUARANTINE
+    assert decide(found, NOW, can_replace=True, start=START).step is Step.QUARANTINE
     assert strikes(found, NOW + 2 * DAY) == 2
 
 
@@ -109,12 +110,21 @@ def test_change_of_the_reason_is_the_same_fault() -> None:
 
 
 def test_existing_hosts_are_not_replaced() -> None:
-    assert decide(case(GONE, "down*"), NOW, can_replace=False).step is Step.QUARANTINE
-    assert decide(case(DISK), NOW, can_replace=False).step is Step.REBOOT
+    assert decide(case(GONE, "down*"), NOW, can_replace=False, start=START).step is Step.QUARANTINE
+    assert decide(case(DISK), NOW, can_replace=False, start=START).step is Step.REBOOT
+
+
+def test_a_lost_node_can_be_started_or_replaced_at_once() -> None:
+    lost = decide(case(GONE, "down*", MINUTE), NOW, can_replace=True, start=START).why
+    assert f"start the machine with {START} if it has stopped; `yard replace n` does not wait" in lost
+    assert START not in decide(case(DISK, "drained", MINUTE), NOW, can_replace=True, start=START).why
+    host = decide(case(GONE, "down*", MINUTE), NOW, can_replace=False, start=START).why
+    assert START in host
+    assert "yard replace" not in host
 
 
 def plan(found: list[Case], limits: Limits = NO_LIMIT) -> list[Decision]:
-    return limit([decide(one, NOW, can_replace=True) for one in found], found, limits, NOW)
+    return limit([decide(one, NOW, can_replace=True, start=START) for one in found], found, limits, NOW)
 
 
 def healthy(count: int, group: str = "a") -> list[Case]:
@@ -309,7 +319,7 @@ def test_explanation_contains_history_and_reason(start: Any, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert f" UTC  {DISK}" in printed
     assert "phase suspect, 1 of 3 strikes" in printed
-    assert "the fault may end by itself within 10 minutes; `yard replace` does not wait" in printed
+    assert "the fault may end by itself within 10 minutes; `yard replace yard-gpu-1` does not wait" in printed
     explain(head, "yard-gpu-1", as_json=True)
     assert json.loads(capsys.readouterr().out)["step"] == "wait"
 

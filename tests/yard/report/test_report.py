@@ -17,7 +17,7 @@ from tests.yard.report.records import BILL, GOODPUT, START, document, metrics, n
 from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Prices
 from yard.report.charts import line_chart, number, ticks
-from yard.report.findings import compare, findings
+from yard.report.findings import compare, findings, results
 from yard.report.page import page
 from yard.report.record import Record, parse, parse_starts
 from yard.run.queue import Job
@@ -45,6 +45,12 @@ def changed(path: str, value: Any, raw: dict[str, Any]) -> Record:
 def test_a_healthy_job_has_no_findings() -> None:
     assert findings(record()) == []
     assert findings(record(nodes=[], metrics={}, busbw=[], events=[])) == []
+
+
+@pytest.mark.parametrize(("state", "shown"), [("RUNNING", None), ("COMPLETED", "0")])
+def test_a_running_job_has_no_exit_code(state: str, shown: str | None) -> None:
+    found = record()
+    assert results(replace(found, job=replace(found.job, state=state))).get("exit code") == shown
 
 
 def test_a_slow_rank_and_a_throttled_gpu_are_named() -> None:

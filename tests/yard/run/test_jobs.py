@@ -490,10 +490,26 @@ esac""",
     assert job["why"] == (notice if is_spent else f"somebody has closed the node group gpu. {fix}")
 
 
+@pytest.mark.parametrize(
+    ("state", "needed", "is_shown"),
+    [("down*", 2, True), ("drained", 2, True), ("down*", 1, False), ("idle~", 2, False), ("mixed", 2, False)],
+)
+def test_a_job_that_needs_a_lost_node_says_so(stack: FakeStack, state: str, needed: int, is_shown: bool) -> None:
+    job = f"JobId=7 JobName=x UserId=ann(1) NumNodes={needed} JobState=PENDING"
+    nodes = f"gpu|yard-gpu-0|idle|none\\ngpu|yard-gpu-1|{state}|TY:gone: the node does not respond\\n"
+    answers = f"*sinfo*) printf '{nodes}' ;; *scontrol*) echo '{job} Reason=BeginTime Partition=gpu WorkDir=/x' ;;"
+    stack.program("ssh", f"case $* in {answers} esac")
+    out = " ".join(printed("ps").split())
+    assert (f"yard-gpu-1 is {state} (TY:gone: the node does not respond)" in out) == is_shown
+    assert ("`yard heal` shows the next repair step" in out) == is_shown
+    assert ("restarts within seconds" in out) != is_shown
+
+
 @pytest.mark.parametrize(("down", "is_shown"), [(("a", "b"), True), (("a",), False)])
 def test_a_job_whose_machines_cannot_start_says_why(stack: FakeStack, down: tuple[str, ...], is_shown: bool) -> None:
     record = "JobId=7 JobName=x UserId=ann(1) NumNodes=1 JobState=PENDING Reason=Resources Partition=a,b WorkDir=/x"
-    nodes = "".join(f"{group}|yard-{group}-0|TY:power: the machine cannot start: no capacity\n" for group in down)
+    power = "TY:power: the machine cannot start: no capacity"
+    nodes = "".join(f"{group}|yard-{group}-0|{'down|' + power if group in down else 'idle|none'}\\n" for group in "ab")
     stack.program("ssh", f"case $* in *sinfo*) printf '{nodes}' ;; *scontrol*) echo '{record}' ;; esac")
     out = printed("ps")
     for group in down:

@@ -16,7 +16,7 @@ memlock_facts() {
   done < <(timeout 30 sinfo -h -N -t idle -o '%N %R' 2>/dev/null)
   for partition in "${!idle[@]}"; do
     # shellcheck disable=SC2016
-    as_job_user timeout 60 srun --immediate=30 --partition="$partition" --nodelist="${idle[$partition]}" \
+    as_job_user timeout 60 srun --job-name=yard-doctor --immediate=30 --partition="$partition" --nodelist="${idle[$partition]}" \
       --ntasks-per-node=1 --mem=16 --chdir=/ bash -c 'printf "memlock\t%s\t%s\n" "$SLURMD_NODENAME" "$(ulimit -l)"' 2>/dev/null
   done
 }

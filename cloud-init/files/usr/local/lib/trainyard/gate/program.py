@@ -267,14 +267,20 @@ def describe_unavailable(nodes: set[str]) -> str:
     )
 
 
+def _named(nodes: set[str]) -> str:
+    return ", ".join(sorted(nodes)[:SHOWN_NODES]) + (" and more" if len(nodes) > SHOWN_NODES else "")
+
+
 def check_slurm(workers: list[str], seconds: float, progress: Progress) -> str | None:
-    """Start a task on every node that is not busy, and return an error message, if any."""
+    """Start a task on every node that is not busy, and return an error message, if any.
+
+    A waiting job can start as soon as the nodes have passed their own checks, and thus before the gate's task.
+    """
     deadline = time.monotonic() + seconds
     refused: str | None = None
     # A node that is running jobs needs no further check.
-    while rest := set(workers) - nodes_in("alloc,mix,comp"):
-        names = ", ".join(sorted(rest)[:SHOWN_NODES]) + (" and more" if len(rest) > SHOWN_NODES else "")
-        progress.waiting_for = f"Slurm to start a task on {names}"
+    while rest := set(workers) - (busy := nodes_in("alloc,mix,comp")):
+        progress.waiting_for = f"Slurm to start a task on {_named(rest)}"
         if time.monotonic() > deadline:
             if unavailable := describe_unavailable(rest):
                 return f"Slurm starts no task on these nodes:\n{unavailable}"
@@ -283,12 +289,14 @@ def check_slurm(workers: list[str], seconds: float, progress: Progress) -> str |
         if rest <= idle.keys():
             refused = start_tasks({name: idle[name] for name in rest})
             if refused is None:
-                return None
+                break
             # A user's job may have taken the nodes, or a pending job may reserve them. A node that was drained in the
             # meantime may return to service before the deadline. Otherwise, the nodes are faulty.
             if rest <= nodes_in("idle") and not run("squeue", "-h", "-t", "pending", "-o", "%A").stdout.strip():
                 return refused
         time.sleep(0.5)
+    if jobs_on := busy & set(workers):
+        progress.print_line(f"jobs are running on {_named(jobs_on)}, so the gate started no task there")
     return None
 
 
@@ -331,7 +339,7 @@ def start_tasks(nodes: Mapping[str, list[str]]) -> str | None:
     for partition, names in by_partition.items():
         done = run(
             "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "timeout", "120",
-            "srun", "--partition", partition,
+            "srun", "--job-name", "trainyard-gate", "--partition", partition,
             "--nodes", str(len(names)), "--nodelist", ",".join(names), "--mem", "16", "--chdir", "/",
             # With a short time limit, Slurm can start the task before a pending job that needs more nodes.
             "--time", "2", "--immediate=45", "printenv", "SLURMD_NODENAME",
