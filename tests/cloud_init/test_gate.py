@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -99,6 +100,7 @@ def test_nodes_pass_if_a_task_starts_or_jobs_use_them(
 ) -> None:
     slurm = Slurm(*tasks)
     monkeypatch.setattr(gate.program, "run", slurm)
+    monkeypatch.setattr(gate.program, "run_unless_taken", lambda nodes, *command: slurm(*command))
     progress = Progress()
     found = gate.program.check_slurm(WORKERS, 0.01 if tasks[-1] in {one_drains, a_person_drains_one} else 5, progress)
     assert bool(found) is bool(message)
@@ -114,8 +116,25 @@ def test_node_without_a_known_state_is_an_error(monkeypatch: pytest.MonkeyPatch)
     slurm = Slurm()
     slurm.idle = {"a-0"}
     monkeypatch.setattr(gate.program, "run", slurm)
+    monkeypatch.setattr(gate.program, "run_unless_taken", lambda nodes, *command: slurm(*command))
     message = gate.program.check_slurm(WORKERS, 0, Progress())
     assert (message or "").startswith("some nodes are not available in Slurm:")
+
+
+@pytest.mark.parametrize(("waits", "seconds"), [(True, "0.5"), (False, "0.5"), (True, "30")])
+def test_a_task_does_not_wait_for_nodes_that_a_job_has_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool, seconds: str
+) -> None:
+    is_taken = waits and seconds == "30"
+    for name, line in (("sinfo", "echo a-0" if is_taken else ":"), ("squeue", "echo 7" if waits else ":")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(gate.program, "TAKEN_SECONDS", 0.1)
+    begin = time.monotonic()
+    done = gate.program.run_unless_taken(WORKERS, "timeout", "30", "sleep", seconds)
+    assert (done.returncode != 0) == is_taken
+    assert time.monotonic() - begin < 10
 
 
 class Clock:

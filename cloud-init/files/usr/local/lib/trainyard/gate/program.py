@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,6 +28,9 @@ IDLE_SECONDS = 60.0
 """How much longer the gate waits for nodes whose jobs must end first. Jobs can take days."""
 OPEN_SECONDS = 20.0
 """How long the gate waits for closed partitions. trainyard-repair was restarted before, if its parameters changed."""
+TAKEN_SECONDS = 2.0
+"""How often the gate checks whether a user's job has taken the nodes for which its own task waits."""
+JOB_NAME = "trainyard-gate"
 SHOWN_NODES = 8
 _ERROR_CHARACTERS = 4000
 """How much of the output of ssh is shown."""
@@ -337,9 +340,10 @@ def start_tasks(nodes: Mapping[str, list[str]]) -> str | None:
         for partition in partitions:
             by_partition.setdefault(partition, []).append(name)
     for partition, names in by_partition.items():
-        done = run(
+        done = run_unless_taken(
+            names,
             "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "timeout", "120",
-            "srun", "--job-name", "trainyard-gate", "--partition", partition,
+            "srun", "--job-name", JOB_NAME, "--partition", partition,
             "--nodes", str(len(names)), "--nodelist", ",".join(names), "--mem", "16", "--chdir", "/",
             # With a short time limit, Slurm can start the task before a pending job that needs more nodes.
             "--time", "2", "--immediate=45", "printenv", "SLURMD_NODENAME",
@@ -347,6 +351,21 @@ def start_tasks(nodes: Mapping[str, list[str]]) -> str | None:
         if done.returncode or sorted(done.stdout.split()) != sorted(names):
             return f"srun on partition {partition} failed (exit {done.returncode}):\n{done.stdout}{done.stderr}"
     return None
+
+
+def run_unless_taken(nodes: Sequence[str], *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that contains srun. End it if srun still waits for nodes of which a user's job has taken one."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while True:
+            try:
+                output, errors = process.communicate(timeout=TAKEN_SECONDS)
+            except subprocess.TimeoutExpired:
+                # In this order, the allocated node cannot be the task's own.
+                taken = nodes_in("alloc") & set(nodes)
+                if taken and run("squeue", "-h", "-t", "pending", "-n", JOB_NAME, "-o", "%A").stdout.strip():
+                    process.terminate()
+            else:
+                return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def main() -> int:
