@@ -45,6 +45,7 @@ _BAKE = "trainyard-bake"
 _INTERFACE = "azure-native:network:NetworkInterface"
 _VIRTUAL_MACHINE = "azure-native:compute:VirtualMachine"
 _VOLUME = "azure-native:netapp:CapacityPoolVolume"
+_SHARE = "azure-native:storage:FileShare"
 _RATES = {
     "infiniband-edr": "100 Gb/sec (4X EDR)",
     "infiniband-hdr": "200 Gb/sec (4X HDR)",
@@ -125,6 +126,8 @@ class Azure(Cloud):
             return self.machine(owner, world) if owner else None
         if record.token == _VOLUME:
             return _netapp(record)
+        if record.token == _SHARE:
+            return _azure_files(record, world)
         if record.token != _VIRTUAL_MACHINE:
             return None
         facts: Any = record.outputs
@@ -143,7 +146,7 @@ class Azure(Cloud):
         commands = [one for one in world.records() if one.token == _RUN_COMMAND and one.id.startswith(f"{record.id}/")]
         return CloudMachine(
             resource=record.id,
-            name=record.id.rpartition("/")[2],
+            name=_name(record),
             cloud="azure",
             # cloud-init compares the firmware's UUID with the ID in the metadata.
             firmware=["type=3,asset=7783-7084-3265-9085-8269-3286-77", f"type=1,uuid={_vm_id(record)}"],
@@ -163,7 +166,7 @@ class Azure(Cloud):
             ],
             cd={"ovf-env.xml": _ovf_environment(profile)},
             contract=_CONTRACT,
-            first_boot=_FIRST_BOOT,
+            first_boot=[*_FIRST_BOOT, *_names(world)],
             gpus=replace(gpus, nvswitch=True) if kind and (gpus := gpus_of(kind)) else None,
             infiniband=InfiniBand(count=kind.rdma, rate=_RATES[kind.fabric], partition=_partition(record))
             if kind and kind.fabric in _RATES
@@ -253,8 +256,42 @@ def _netapp(record: Record) -> CloudMachine:
     facts: Any = record.outputs
     rules = (facts.get("exportPolicy") or {}).get("rules") or ()
     exports = [Export(ranges=[rule["allowedClients"]], squash=not rule.get("hasRootAccess")) for rule in rules]
-    name, path = record.id.rpartition("/")[2], f"/{facts['creationToken']}"
-    return nfs_server(record.id, f"netapp-{name}", facts["mountTargets"][0]["ipAddress"], path, exports)
+    path = f"/{facts['creationToken']}"
+    return nfs_server(record.id, f"netapp-{_name(record)}", facts["mountTargets"][0]["ipAddress"], path, exports)
+
+
+def _azure_files(record: Record, world: World) -> CloudMachine:
+    """Return the server of a file share.
+
+    Only subnets in the account's rules with the service endpoint have access. An account that requires encryption
+    rejects plain NFS (Microsoft, "NFS file shares in Azure Files", and "Use virtual network service endpoints", read
+    2026-11-28).
+    """
+    account: Any = _account(record, world).inputs
+    rules = (account.get("networkRuleSet") or {}).get("virtualNetworkRules") or ()
+    ranges: list[str] = []
+    for rule in () if account.get("enableHttpsTrafficOnly", True) else rules:
+        subnet: Any = _found(world, str(rule["virtualNetworkResourceId"])).inputs
+        if any(endpoint["service"] == "Microsoft.Storage" for endpoint in subnet.get("serviceEndpoints") or ()):
+            ranges += Azure().ranges(subnet)
+    exports = [Export(ranges=ranges, squash=record.inputs.get("rootSquash") != "NoRootSquash")] if ranges else []
+    path = f"/{_name(_account(record, world))}/{_name(record)}"
+    return nfs_server(record.id, f"files-{_name(record)}", private_address(record.id), path, exports)
+
+
+def _account(share: Record, world: World) -> Record:
+    return _found(world, share.id.partition("/fileServices/")[0])
+
+
+def _name(record: Record) -> str:
+    return record.id.rpartition("/")[2]
+
+
+def _names(world: World) -> Iterator[str]:
+    """Yield commands that resolve the accounts' names, because booted machines use this computer's DNS server."""
+    for share in (record for record in world.records() if record.token == _SHARE):
+        host = f"{_name(_account(share, world))}.file.core.windows.net"
+        yield f"echo '{private_address(share.id)} {host}' >>/etc/hosts"
 
 
 _CONTRACT = "azure-ubuntu-24.04-hpc"
@@ -285,7 +322,7 @@ def _command(record: Record) -> Mapping[str, Any]:
     """Return a run command's name, script and timeout in seconds."""
     source: Any = record.inputs.get("source") or {}
     seconds = float(str(record.inputs.get("timeoutInSeconds") or 3600))
-    return {"name": record.id.rpartition("/")[2], "script": str(source.get("script")), "seconds": seconds}
+    return {"name": _name(record), "script": str(source.get("script")), "seconds": seconds}
 
 
 def _imds(record: Record, size: str, private: str, cidr: str) -> Mapping[str, Any]:
@@ -293,7 +330,7 @@ def _imds(record: Record, size: str, private: str, cidr: str) -> Mapping[str, An
     facts: Any = record.outputs
     kind = "Redeploy" if is_announced(facts) else "Preempt" if facts.get(EVICTED) and _is_spot(facts) else ""
     event = {"EventType": kind, "EventStatus": "Scheduled", "ResourceType": "VirtualMachine", "NotBefore": ""}
-    events = [event | {"Resources": [record.id.rpartition("/")[2]]}] if kind else []
+    events = [event | {"Resources": [_name(record)]}] if kind else []
     profile = facts.get("osProfile") or {}
     linux = profile.get("linuxConfiguration") or {}
     image = (facts.get("storageProfile") or {}).get("imageReference") or {}

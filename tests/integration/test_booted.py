@@ -74,6 +74,18 @@ STACKS: dict[str, dict[str, Any]] = {
     },
     "mega": committed("gcp-a3-mega"),
     "hopper": committed("azure-h100"),
+    "files": COMMON
+    | {
+        "platform": {
+            "provider": "azure",
+            "region": "southcentralus",
+            "subscription": "11111111-2222-3333-4444-555555555555",
+            "protect_storage": False,
+        },
+        "head": {"machine": "Standard_D8s_v5"},
+        "nodes": {"gpu": {"machine": "Standard_ND96amsr_A100_v4", "count": 1, "placement": "none"}},
+        "storage": {"shared": {"kind": "azure_files", "size_gib": 1024}},
+    },
     "small": COMMON
     | {
         "platform": {"provider": "gcp", "project": "my-project", "zone": "us-central1-f", "protect_storage": False},
@@ -88,9 +100,10 @@ SHARED = {
     "azure": SharedFiles(disk="/dev/disk/azure/scsi1/lun0"),
     "mega": SharedFiles(disk="/dev/disk/by-id/google-trainyard-shared"),
     "hopper": SharedFiles(source="ADDRESS:/hopper-shared", nfs="4.1", id_domain="defaultv4iddomain.com"),
+    "files": SharedFiles(source="ACCOUNT.file.core.windows.net:/ACCOUNT/shared", nfs="4.1"),
     "small": SharedFiles(source="ADDRESS:/shared", nfs="3"),
 }
-"""Where the shared files are. ADDRESS is the address of the simulated storage service."""
+"""Where the shared files are. ADDRESS and ACCOUNT are the address or the account of the simulated storage service."""
 AGENTS = {"gcp": "google-guest-agent", "azure": "walinuxagent"}
 MACHINE_TYPE = {"hardwareProfile", "machineType"}
 """Inputs that only machines have."""
@@ -124,6 +137,8 @@ class BootedProject(Project):
             for target in [*(outputs.get("mountTargets") or ()), *(outputs.get("networks") or ())]:
                 address = target.get("ipAddress") or target["ipAddresses"][0]
                 found = replace(found, source=found.source.replace("ADDRESS", address))
+            if record.token.endswith(":StorageAccount"):
+                found = replace(found, source=found.source.replace("ACCOUNT", record.id.rpartition("/")[2]))
         return found
 
     def cloud(self, verb: str, *more: str, check: bool = True) -> str:
@@ -215,7 +230,7 @@ def sent(booted: BootedProject, name: str) -> str:
 
 def require_pair(booted: BootedProject) -> None:
     if len(booted.nodes) < 2:
-        pytest.skip("the stack of `make test` has one node")
+        pytest.skip("the stack has one node")
 
 
 def require_spot(booted: BootedProject) -> None:

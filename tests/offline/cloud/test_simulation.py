@@ -248,6 +248,25 @@ def test_the_services_of_a_booted_machine_are_slow_or_late() -> None:
     assert booted(server, []) == server
 
 
+@pytest.mark.parametrize(
+    ("encrypted", "service", "has_access"),
+    [(False, "Microsoft.Storage", True), (True, "Microsoft.Storage", False), (False, "Microsoft.Sql", False)],
+)
+def test_azure_files_are_exported_to_a_subnet(world: World, encrypted: bool, service: str, has_access: bool) -> None:
+    subnet, account = "/subscriptions/s/subnets/nodes", "/subscriptions/s/storageAccounts/abc"
+    rules: Value = {"virtualNetworkRules": [{"virtualNetworkResourceId": subnet}]}
+    services: Value = [{"service": service}]
+    world.put(record("azure-native:network:Subnet", subnet, addressPrefix="10.77.0.0/20", serviceEndpoints=services))
+    facts: Properties = {"enableHttpsTrafficOnly": encrypted, "networkRuleSet": rules}
+    world.put(record("azure-native:storage:StorageAccount", account, **facts))
+    share = record("azure-native:storage:FileShare", f"{account}/fileServices/default/shares/shared")
+    server = AZURE.machine(share, world)
+    assert server
+    commands = "\n".join(server.first_boot)
+    assert "mkdir -p /abc/shared" in commands
+    assert ("10.77.0.0/20(rw,sync,no_subtree_check,root_squash" in commands) is has_access
+
+
 def test_a_started_machine_has_its_disk_properties_again(world: World) -> None:
     disks: Properties = {"storageProfile": {"osDisk": {"diskSizeGB": 64, "managedDisk": {"storageAccountType": "P"}}}}
     running = replace(record(VM, NODE, **disks), outputs=disks)
