@@ -315,6 +315,21 @@ def test_no_service_stops_with_munged() -> None:
     assert [file.name for file in files if stops.search(file.read_text())] == []
 
 
+@pytest.mark.parametrize("has_job", [True, False])
+def test_slurmd_forgets_jobs_that_ran_before_a_reboot(tmp_path: Path, has_job: bool) -> None:
+    unit = (project.ROOT / "cloud-init/files/etc/systemd/system/slurmd.service.d/trainyard.conf").read_text()
+    (command,) = re.findall(r'^ExecStartPre=/bin/sh -c "(.*)"$', unit, re.M)
+    (spool,) = re.findall("(?m)^SlurmdSpoolDir=(.*)$", (project.ROOT / "tests/golden/gcp-a2/slurm.conf").read_text())
+    state = tmp_path / "cred_state"
+    state.touch()
+    (tmp_path / "pgrep").write_text(f"#!/bin/sh\nexit {int(not has_job)}\n")
+    (tmp_path / "pgrep").chmod(0o755)
+    assert f"{spool}/cred_state" in command
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", command.replace(spool, str(tmp_path))], env=environment, check=True, timeout=30)
+    assert state.exists() is has_job
+
+
 TORCHRUN = STAGES.parent / "torchrun"
 _DISTRIBUTED = """
 import os

@@ -74,7 +74,7 @@ STACKS: dict[str, dict[str, Any]] = {
     },
     "mega": committed("gcp-a3-mega"),
     "hopper": committed("azure-h100"),
-    "files": COMMON
+    "azfiles": COMMON
     | {
         "platform": {
             "provider": "azure",
@@ -100,7 +100,7 @@ SHARED = {
     "azure": SharedFiles(disk="/dev/disk/azure/scsi1/lun0"),
     "mega": SharedFiles(disk="/dev/disk/by-id/google-trainyard-shared"),
     "hopper": SharedFiles(source="ADDRESS:/hopper-shared", nfs="4.1", id_domain="defaultv4iddomain.com"),
-    "files": SharedFiles(source="ACCOUNT.file.core.windows.net:/ACCOUNT/shared", nfs="4.1"),
+    "azfiles": SharedFiles(source="ACCOUNT.file.core.windows.net:/ACCOUNT/shared", nfs="4.1"),
     "small": SharedFiles(source="ADDRESS:/shared", nfs="3"),
 }
 """Where the shared files are. ADDRESS and ACCOUNT are the address or the account of the simulated storage service."""

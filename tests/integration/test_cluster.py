@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import survivors
 from tests.integration.project import FIRST, HEAD, SECOND, THIRD, Project, alive, wait_until
 
 pytestmark = pytest.mark.integration
@@ -144,18 +143,6 @@ def test_all_reduce_prints_its_table_and_is_accounted(cluster: Project) -> None:
     page = (cluster.folder / "report.html").read_text()
     for part in (f"Job {job}: allreduce", FIRST, SECOND, "completed"):
         assert part in page, part
-
-
-def test_job_continues_after_a_killed_worker(cluster: Project, tmp_path: Path) -> None:
-    job = cluster.submit(survivors.job_file(tmp_path, "survivor", nodes=2, run=survivors.SLEEPING))
-    survivors.wait_saved(cluster, HEAD, job, ranks=2)
-    victim = cluster.kill(SECOND)
-    cluster.stack("refresh", timeout=300)
-    cluster.stack("up", timeout=600)
-    assert cluster.pid(SECOND) != victim
-    output = survivors.finish(cluster, job, 600)
-    assert {"rank 0 continues from step 3", "rank 1 continues from step 3"} <= set(output.splitlines())
-    cluster.wait_idle()
 
 
 @pytest.mark.full

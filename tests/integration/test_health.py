@@ -141,7 +141,7 @@ def test_a_failed_job_names_the_fault_of_its_node(cluster: Project) -> None:
     ended = json.loads(cluster.yard("wait", job, "--json", check=False).out.splitlines()[-1])
     cluster.on(NODE, "sudo rm /var/filler")
     assert ended["state"] == "FAILED"
-    assert ended["node_fault"].startswith(f"{NODE} had the fault disk-full, ")
+    assert ended["node_fault"].startswith(f"{NODE} had the fault 'disk-full', ")
     assert f"yard: {NODE} has had a fault for " in cluster.yard("logs", job).out
     wait_for_service(cluster)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import survivors
 from tests.integration.project import FIRST, HEAD, SECOND, Done, Project, wait_until
 
 pytestmark = pytest.mark.integration
@@ -179,6 +180,19 @@ def test_a_job_of_a_person_runs_on_two_nodes(team: Team) -> None:
     assert "rank 0 of bob" in team.bob.yard("logs", "last", "-f", seconds=400).out
     assert "rank 1 of bob" in team.bob.yard("logs", str(found["id"]), "--rank", "1").out
     team.bob.yard("cp", f"{found['id']}:job.log", str(team.bob.folder / "job.log"))
+
+
+def test_job_continues_after_a_killed_worker(team: Team, cluster: Project, tmp_path: Path) -> None:
+    """With people, each job has its own folders on each node, which must exist again after the reboot."""
+    job = cluster.submit(survivors.job_file(tmp_path, "survivor", nodes=2, run=survivors.SLEEPING))
+    survivors.wait_saved(cluster, HEAD, job, ranks=2)
+    victim = cluster.kill(SECOND)
+    cluster.stack("refresh", timeout=300)
+    cluster.stack("up", timeout=600)
+    assert cluster.pid(SECOND) != victim
+    output = survivors.finish(cluster, job, 600)
+    assert {"rank 0 continues from step 3", "rank 1 continues from step 3"} <= set(output.splitlines())
+    cluster.wait_idle()
 
 
 def test_people_log_in_to_a_worker_only_where_their_job_runs(

@@ -198,7 +198,10 @@ def _changes(history: Any, rows: Iterable[str], now: float) -> dict[str, list[Ch
 
 
 def _blame(job: Job, events: str, changes: Mapping[str, Sequence[Change]]) -> str | None:
-    """Return a sentence about the last fault before the end of the job or else the first one after it, or None."""
+    """Return a sentence about the last fault before the end of the job or else the first one after it, or None.
+
+    A fault that was noticed before the job's last start is not its cause, because the node was in service again.
+    """
     end = began = 0.0
     own: list[tuple[str, Change]] = []
     for when, event, node, since, reason in _EVENT.findall(events):
@@ -217,12 +220,14 @@ def _blame(job: Job, events: str, changes: Mapping[str, Sequence[Change]]) -> st
         near = [
             (change.time > end, abs(change.time - end), node, change)
             for node, change in found
-            if node in nodes and end - _BEFORE_SECONDS <= change.time <= end + _AFTER_SECONDS and fault(change.reason)
+            if node in nodes
+            and max(end - _BEFORE_SECONDS, began) <= change.time <= end + _AFTER_SECONDS
+            and fault(change.reason)
         ]
         for *_, node, change in sorted(near, key=lambda row: row[:3])[:1]:
             seconds = round(end - change.time)
             when = f"{seconds} s before" if seconds >= 0 else f"noticed {-seconds} s after"
-            return f"{node} had the fault {fault(change.reason)}, {when} the job ended ({change.reason})"
+            return f"{node} had the fault '{fault(change.reason)}', {when} the job ended ({change.reason})"
     return None
 
 

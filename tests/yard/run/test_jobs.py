@@ -238,7 +238,7 @@ def job(head: Any, state: str = "FAILED") -> Job:
     ("node", "seconds", "reason", "is_named"),
     [
         ("yard-gpu-1", 25, "Not responding", True),
-        ("yard-gpu-1", -500, "TY:munge: munge does not work", True),
+        ("yard-gpu-1", -50, "TY:munge: munge does not work", True),
         ("yard-gpu-1", -900, "Not responding", False),
         ("yard-gpu-1", 25, "", False),
         ("yard-gpu-1", 25, "new cable", False),
@@ -254,31 +254,33 @@ def test_a_fault_near_the_end_is_named(head: Any, node: str, seconds: float, rea
     assert (list(found) == [3]) is is_named
     kind = "munge" if "munge" in reason else "gone"
     when = f"noticed {seconds} s after" if seconds > 0 else f"{-seconds} s before"
-    assert not found or found[3] == f"yard-gpu-1 had the fault {kind}, {when} the job ended ({reason})"
+    assert not found or found[3] == f"yard-gpu-1 had the fault '{kind}', {when} the job ended ({reason})"
 
 
 @pytest.mark.parametrize(
     ("events", "state", "row", "sentence"),
     [
         # The node's own record names the cause.
-        ("{start}\n{end}\n1 fault yard-gpu-1 {before} TY:munge: munged", "FAILED", "", "munge, 40 s before"),
+        ("{start}\n{end}\n1 fault yard-gpu-1 {before} TY:munge: munged", "FAILED", "", "'munge', 40 s before"),
         # A fault of an earlier start, of another node or of a person is not the cause.
         ("0 fault yard-gpu-1 {before} TY:munge: x\n{start}\n{end}", "FAILED", "", ""),
         ("{start}\n1 fault yard-gpu-7 {before} TY:munge: x\n{end}", "FAILED", "", ""),
         ("{start}\n{end}", "FAILED", "yard-gpu-1|drained|{before}|new cable", ""),
         # Slurm's current state counts before the head has recorded it.
-        ("{start}\n{end}", "FAILED", "yard-gpu-1|drained|{after}|TY:disk-full: full", "disk-full, noticed 9 s after"),
-        ("{start}\n{end}", "FAILED", "yard-gpu-1|idle*|Unknown|none", "gone, noticed"),
+        ("{start}\n{end}", "FAILED", "yard-gpu-1|drained|{after}|TY:disk-full: full", "'disk-full', noticed 9 s after"),
+        ("{start}\n{end}", "FAILED", "yard-gpu-1|idle*|Unknown|none", "'gone', noticed"),
         ("{start}\n{end}", "FAILED", "yard-gpu-1|drained|{old}|TY:disk-full: full", ""),
+        # The node had returned before the job started.
+        ("{start}\n{end}", "FAILED", "yard-gpu-1|drained|{earlier}|TY:disk-full: full", ""),
         # Slurm killed the script, so that the end is the start plus the run time.
-        ("{start}", "NODE_FAIL", "yard-gpu-1|down*|{after}|Not responding", "gone, noticed 9 s after"),
+        ("{start}", "NODE_FAIL", "yard-gpu-1|down*|{after}|Not responding", "'gone', noticed 9 s after"),
     ],
 )  # fmt: skip
 def test_a_fault_is_found_in_each_record(  # noqa: PLR0913, PLR0917  (the table's columns)
     events: str, state: str, row: str, sentence: str, head: Any, program: MakeProgram
 ) -> None:
     now = int(time.time()) - 20
-    times = {"before": now - 40, "after": now + 9, "old": now - 7200, "end": f"{now} end 141"}
+    times = {"before": now - 40, "after": now + 9, "old": now - 7200, "earlier": now - 90, "end": f"{now} end 141"}
     times["start"] = f"{now - 60} start 0 yard-gpu-[0-1]"
     program("sinfo", f"[[ $SLURM_TIME_FORMAT == %s ]] && echo '{row.format(**times)}'")
     Path(head.stack.cluster.shared_path, "jobs", "a", "events").write_text(events.format(**times) + "\n")
@@ -299,7 +301,7 @@ def test_the_end_of_a_killed_rank_waits_for_a_fault(
     monkeypatch.setattr(jobs, "follow", lambda *_: job(head))
     monkeypatch.setattr(time, "sleep", notice)
     assert jobs.follow_log(head, 3, 0, False, quiet=True) == 141
-    end = "munge, noticed 25 s after the job ended (TY:munge: munged is not running)"
+    end = "'munge', noticed 25 s after the job ended (TY:munge: munged is not running)"
     assert capsys.readouterr().err.endswith(
         f"yard: job 3 FAILED: a rank failed with exit code 141; yard-gpu-1 had the fault {end}\n"
     )

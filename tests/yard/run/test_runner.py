@@ -323,7 +323,7 @@ def test_a_failed_job_records_the_faults_of_its_nodes(make: MakeJob, tmp_path: P
     head: Any = LocalHead(replace(wide, scheduler="none", shared_path=str(tmp_path), state_dir=str(tmp_path)))
     row = {name: job.state[name] for name in FIELDS}
     found = node_faults(head, [Listed(**row, elapsed_s=1)])[job.id]
-    assert found.startswith("yard-gpu-1 had the fault disk-full, ")
+    assert found.startswith("yard-gpu-1 had the fault 'disk-full', ")
     assert found.endswith(" s before the job ended (TY:disk-full: / is full)")
     assert (job.run_dir / "events").read_text().count(" fault ") == 2
 

@@ -22,5 +22,6 @@ PYTHON
   report software python "$python"
   report software torch "$torch"
   report software nccl "$nccl"
-  [[ $scheduler != slurm ]] || report software slurm "$(sinfo -V 2>/dev/null)"
+  # Without slurmd, a worker has no configuration, and sinfo prints no version.
+  [[ $scheduler != slurm ]] || report software slurm "$(scontrol --version 2>/dev/null)"
 }
