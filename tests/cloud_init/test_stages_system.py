@@ -330,6 +330,20 @@ def test_slurmd_forgets_jobs_that_ran_before_a_reboot(tmp_path: Path, has_job: b
     assert state.exists() is has_job
 
 
+def test_a_file_is_replaced_and_never_empty(tmp_path: Path) -> None:
+    """A fake `mv` shows both files before it replaces the old one."""
+    file = tmp_path / "etc" / "keys"
+    (tmp_path / "mv").write_text('#!/bin/sh\ncat "$2" "$3" >"$SHOWN"\nexec /bin/mv "$@"\n')
+    (tmp_path / "mv").chmod(0o755)
+    put = f"remember() {{ :; }}\nchanged=0\n{function(STAGES.parent / 'stage.sh', 'put_file')}\n"
+    put += f'for text in "$@"; do put_file {file} 0640 "$(id -un):$(id -gn)" <<<"$text"; done; echo $changed'
+    shown = tmp_path / "shown"
+    assert bash(put, "old", "old", "new", PATH=f"{tmp_path}:{os.environ['PATH']}", SHOWN=str(shown)) == "2\n"
+    assert shown.read_text() == "new\nold\n"
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("new\n", 0o640)
+    assert [path.name for path in file.parent.iterdir()] == ["keys"]
+
+
 TORCHRUN = STAGES.parent / "torchrun"
 _DISTRIBUTED = """
 import os

@@ -40,15 +40,19 @@ fi
 # remember PATH...: on an existing host, records the state of these files before their first change.
 remember() { ! is_existing_host || "$ledger/remember" "$@"; }
 
-# put_file PATH MODE OWNER:GROUP <content: writes the file and increments `changed` if the content differs. Starts a
-# process only to write the file, because processes start slowly on an emulated machine.
+# put_file PATH MODE OWNER:GROUP <content: writes the file and increments `changed` if the content differs. Starts
+# processes only to write the file, because processes start slowly on an emulated machine.
 changed=0
 put_file() {
-  local path=$1 mode=$2 owner=$3 new
+  local path=$1 mode=$2 owner=$3 new to=$1
   IFS= read -r -d '' new || true
   [[ ! -e $path || $(<"$path") != "${new%$'\n'}" ]] || return 0
   remember "$path"
-  printf '%s' "$new" | install -D -m "$mode" -o "${owner%:*}" -g "${owner#*:}" /dev/stdin "$path"
+  # `install` deletes an old file first, so the file would be empty if the machine lost its power in the next seconds.
+  # ext4 writes a file's content before the file replaces another one (auto_da_alloc in ext4(5), read 2026-11-28).
+  [[ ! -e $path ]] || to=$path.trainyard-new
+  printf '%s' "$new" | install -D -m "$mode" -o "${owner%:*}" -g "${owner#*:}" /dev/stdin "$to"
+  [[ $to == "$path" ]] || mv -T "$to" "$path"
   changed=$((changed + 1))
 }
 
