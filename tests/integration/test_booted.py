@@ -352,7 +352,7 @@ def test_jobs_wait_for_a_detached_disk(booted: BootedProject, tmp_path: Path) ->
     booted.cloud("refresh")
     booted.faults()
     assert "the disk /dev/" in booted.on(head, check)
-    touch = f"sudo -u {JOB_USER} touch /shared/lost && echo wrote || echo refused"
+    touch = f"sudo -u {JOB_USER} touch /shared/lost 2>&1 && echo wrote || echo refused"
     assert booted.on(head, touch).split()[-1] == "refused"
     assert "inactive" in booted.on(head, "systemctl is-active nfs-server", check=False)
     booted.cloud("up")
