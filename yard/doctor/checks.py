@@ -58,6 +58,8 @@ EXPLAINED_BY: Mapping[tuple[str, str], Collection[str]] = {
     ("health", "munge"): ("munge",),
     ("health", "clock-offset"): ("clock",),
     ("health", "nfs-hang"): ("mounts", "nfs"),
+    # Without slurmd, a worker has no configuration, and Slurm's commands print no version.
+    ("software", "slurm"): ("services", "munge"),
 }
 """Mapping from a problem's check and first word to the checks that explain the problem on the same host."""
 _MAKE_A_NODE_UNAVAILABLE = ("reach", "munge", "clock", "mounts", "nfs", "health", "services", "status")

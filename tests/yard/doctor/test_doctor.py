@@ -320,6 +320,14 @@ def test_a_stopped_munge_gives_one_message(host: str, state: str, local: Cluster
     assert [(problem.node, problem.what.partition(":")[0]) for problem in found] == [(host, "munge does not work")]
 
 
+def test_a_stopped_slurmd_gives_one_message(local: Cluster) -> None:
+    lines = healthy()
+    edit(lines, FIRST, "services\tslurmd\tactive", "services\tslurmd\tinactive")
+    edit(lines, FIRST, "software\tslurm\tslurm-wlm 24.11.5", "software\tslurm\t")
+    found = [problem for listed in judge(examined(local, lines)).values() for problem in listed]
+    assert [(problem.node, problem.what) for problem in found] == [(FIRST, "slurmd is inactive")]
+
+
 def test_a_drain_by_a_person_is_reported_beside_a_fault(local: Cluster) -> None:
     lines = healthy()
     lines[FIRST] = [STOPPED.get(line, line) for line in lines[FIRST]] + [RAN]

@@ -22,6 +22,5 @@ PYTHON
   report software python "$python"
   report software torch "$torch"
   report software nccl "$nccl"
-  # Without slurmd, a worker has no configuration, and sinfo prints no version.
-  [[ $scheduler != slurm ]] || report software slurm "$(scontrol --version 2>/dev/null)"
+  [[ $scheduler != slurm ]] || report software slurm "$(sinfo -V 2>/dev/null)"
 }
