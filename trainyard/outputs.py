@@ -252,7 +252,7 @@ class Cluster:
         """The folder that contains the run folders of this user's jobs."""
         return self.jobs_of(self.head.user)
 
-    def start_command(self, stack: str) -> str:
+    def way_to_start(self, stack: str) -> str:
         """Return how an operator starts a stopped machine of this stack.
 
         On Azure, `pulumi up` cannot start a deallocated machine, because azure-native has no property for the power

@@ -47,7 +47,7 @@ _REGISTRATION_SECONDS = 300
 
 _INTERRUPTED = "context canceled"
 """The error of a command that Pulumi has cancelled (dialWithRetry in provider/pkg/provider/remote/connection.go of
-pulumi/pulumi-command, read 2026-11-28)."""
+pulumi/pulumi-command 1.2.1, read 2026-11-28)."""
 
 _INSTALL_SECONDS = 900
 """Maximum time from the first login to the head until user-data has installed the node's programs. On Google Cloud,

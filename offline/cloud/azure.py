@@ -263,9 +263,9 @@ def _netapp(record: Record) -> CloudMachine:
 def _azure_files(record: Record, world: World) -> CloudMachine:
     """Return the server of a file share.
 
-    Only subnets in the account's rules with the service endpoint have access. An account that requires encryption
-    rejects plain NFS (Microsoft, "NFS file shares in Azure Files", and "Use virtual network service endpoints", read
-    2026-11-28).
+    Only subnets in the account's rules with the service endpoint have access. By default, an account requires
+    encryption, which plain NFS does not have (a summary of Microsoft's "Azure Files networking considerations" on
+    techwithtyler.dev, read 2026-11-28).
     """
     account: Any = _account(record, world).inputs
     rules = (account.get("networkRuleSet") or {}).get("virtualNetworkRules") or ()

@@ -51,45 +51,40 @@ def committed(name: str) -> dict[str, Any]:
     return cluster | {"containers": "none", "platform": cluster["platform"] | {"protect_storage": False}}
 
 
+ON_AZURE = COMMON | {
+    "platform": {
+        "provider": "azure",
+        "region": "southcentralus",
+        "subscription": "11111111-2222-3333-4444-555555555555",
+        "protect_storage": False,
+    },
+    "head": {"machine": "Standard_D8s_v5"},
+}
+ON_GOOGLE = COMMON | {
+    "platform": {"provider": "gcp", "project": "my-project", "zone": "us-central1-f", "protect_storage": False},
+    "head": {"machine": "n2-standard-8"},
+}
 SPOT = {"kind": "spot"}
 STACKS: dict[str, dict[str, Any]] = {
-    "gcp": COMMON
+    "gcp": ON_GOOGLE
     | {
-        "platform": {"provider": "gcp", "project": "my-project", "zone": "us-central1-f", "protect_storage": False},
-        "head": {"machine": "n2-standard-8"},
         "nodes": {"gpu": {"machine": "a2-highgpu-8g", "count": 2, "placement": "none", "capacity": SPOT}},
         "storage": {"shared": {"kind": "filestore", "size_gib": 10240}},
     },
-    "azure": COMMON
+    "azure": ON_AZURE
     | {
-        "platform": {
-            "provider": "azure",
-            "region": "southcentralus",
-            "subscription": "11111111-2222-3333-4444-555555555555",
-            "protect_storage": False,
-        },
-        "head": {"machine": "Standard_D8s_v5"},
         "nodes": {"gpu": {"machine": "Standard_ND96amsr_A100_v4", "count": 2, "placement": "none", "capacity": SPOT}},
         "storage": {"shared": {"kind": "head_nfs", "size_gib": 1024}},
     },
     "mega": committed("gcp-a3-mega"),
     "hopper": committed("azure-h100"),
-    "azfiles": COMMON
+    "azfiles": ON_AZURE
     | {
-        "platform": {
-            "provider": "azure",
-            "region": "southcentralus",
-            "subscription": "11111111-2222-3333-4444-555555555555",
-            "protect_storage": False,
-        },
-        "head": {"machine": "Standard_D8s_v5"},
         "nodes": {"gpu": {"machine": "Standard_ND96amsr_A100_v4", "count": 1, "placement": "none"}},
         "storage": {"shared": {"kind": "azure_files", "size_gib": 1024}},
     },
-    "small": COMMON
+    "small": ON_GOOGLE
     | {
-        "platform": {"provider": "gcp", "project": "my-project", "zone": "us-central1-f", "protect_storage": False},
-        "head": {"machine": "n2-standard-8"},
         "nodes": {"gpu": {"machine": "a2-highgpu-1g", "count": 1}},
         "storage": {"shared": {"kind": "filestore", "size_gib": 1024}},
     },

@@ -59,7 +59,7 @@ EXPLAINED_BY: Mapping[tuple[str, str], Collection[str]] = {
     ("health", "clock-offset"): ("clock",),
     ("health", "nfs-hang"): ("mounts", "nfs"),
     # Without slurmd, a worker has no configuration, and Slurm's commands print no version.
-    ("software", "slurm"): ("services", "munge"),
+    ("software", "slurm"): ("services",),
 }
 """Mapping from a problem's check and first word to the checks that explain the problem on the same host."""
 _MAKE_A_NODE_UNAVAILABLE = ("reach", "munge", "clock", "mounts", "nfs", "health", "services", "status")

@@ -14,7 +14,7 @@ def check_reach(examined: Examined) -> Iterator[HostProblem]:
     """Check that every host can be examined over SSH as the admin."""
     for report in examined.reports.values():
         if report.error:
-            start = examined.cluster.start_command(examined.stack)
+            start = examined.cluster.way_to_start(examined.stack)
             is_repaired = examined.has_slurm and report.name != examined.cluster.head.name
             repair = "; `yard heal` shows the next repair step" if is_repaired else ""
             yield problem(report.name, "unreachable", error=report.error, start=start, repair=repair)

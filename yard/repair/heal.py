@@ -164,7 +164,7 @@ def _plan(remote: Remote, max_usd_per_hour: float | None) -> tuple[list[Case], l
     history, record, authors = text.split(_SEPARATOR)
     groups = {node.name: node.group for node in cluster.nodes if node.name != cluster.head.name}
     found = cases(groups, Slurm().nodes(remote), json.loads(history), parse_actions(record), parse_authors(authors))
-    now, start = time.time(), cluster.start_command(remote.stack.name)
+    now, start = time.time(), cluster.way_to_start(remote.stack.name)
     decisions = [decide(case, now, can_replace=cluster.provider != "hosts", start=start) for case in found]
     return found, limit(decisions, found, Limits(max_usd_per_hour, cluster.usd_per_hour), now)
 

@@ -75,14 +75,10 @@ _STEPS: Mapping[Phase, tuple[Step, str]] = {
         Step.NONE,
         "quarantined: correct the cause or run `yard replace` with this node, then run `yard undrain`",
     ),
-    Phase.SUSPECT: (
-        Step.WAIT,
-        f"the fault may end by itself within {PATIENCE_SECONDS / 60:.0f} minutes",
-    ),
     Phase.DRAINING: (Step.WAIT, "jobs are still running on the node"),
     Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),
 }
-"""Mapping from each phase except FAULTY and FOREIGN to its step and the step's explanation."""
+"""Mapping from each phase except FAULTY, FOREIGN and SUSPECT to its step and the step's explanation."""
 _COSTLY = frozenset({Step.REBOOT, Step.REPLACE})
 
 
@@ -219,11 +215,7 @@ def decide(case: Case, now: float, *, can_replace: bool, start: str) -> Decision
     """
     phase = phase_of(case, now)
     if phase is Phase.SUSPECT:
-        step, why = _STEPS[phase]
-        lost = case.fault == GONE or not case.reason
-        more = [f"start the machine with {start} if it has stopped"] if lost else []
-        more += [f"`yard replace {case.name}` does not wait"] if can_replace else []
-        return Decision(case.name, phase, step, "; ".join([why, *more]))
+        return Decision(case.name, phase, Step.WAIT, _suspect(case, can_replace=can_replace, start=start))
     if phase is Phase.FOREIGN:
         return Decision(case.name, phase, Step.NONE, _foreign(case))
     if phase is not Phase.FAULTY:
@@ -238,6 +230,16 @@ def decide(case: Case, now: float, *, can_replace: bool, start: str) -> Decision
     return Decision(
         case.name, phase, left[0], f"the fault '{case.fault}' {f'remains after: {tried}' if tried else 'remains'}"
     )
+
+
+def _suspect(case: Case, *, can_replace: bool, start: str) -> str:
+    """Explain how long the repair waits, and what an operator can do meanwhile."""
+    why = [f"the fault may end by itself within {PATIENCE_SECONDS / 60:.0f} minutes"]
+    if case.fault == GONE or not case.reason:
+        why.append(f"start the machine with {start} if it has stopped")
+    if can_replace:
+        why.append(f"`yard replace {case.name}` does not wait")
+    return "; ".join(why)
 
 
 def _foreign(case: Case) -> str:

@@ -356,10 +356,9 @@ def _closed(remote: Remote, job: Job) -> str:
 
 
 def _waits(remote: Remote, pending: Sequence[Job]) -> dict[int, str]:
-    """Return a mapping from job number to a sentence, for the jobs whose limits or groups do not let them start."""
+    """Return a mapping from job number to a sentence, for jobs that wait because of a limit or for missing nodes."""
     limits = [job.id for job in pending if is_limit(job.reason)]
     found = held(remote, limits) if limits else {}
-    found |= {job.id: _closed(remote, job) for job in pending if job.reason == "PartitionDown"}
     rest = [job for job in pending if job.id not in found]
     if not rest or remote.stack.cluster.scheduler != "slurm":
         return found
@@ -372,7 +371,9 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     _show_notices(remote)
     goodputs = goodputs_of(remote, found) if long else {}
     faults = node_faults(remote, found)
-    waits = _waits(remote, [job for job in found if job.state == "PENDING"])
+    pending = [job for job in found if job.state == "PENDING"]
+    waits = _waits(remote, pending)
+    waits |= {job.id: _closed(remote, job) for job in pending if job.reason == "PartitionDown"}
     if as_json:
         rows = [job.as_json() | {"node_fault": faults.get(job.id)} for job in found]
         rows = [row | ({"why": waits[row["id"]]} if row["id"] in waits else {}) for row in rows]

@@ -140,8 +140,8 @@ def explain_node(state: str, reason: str, set_by: str = "") -> str:
 def waits_for_nodes(jobs: Iterable[Job], text: str) -> dict[int, str]:
     """Return a mapping from job number to a sentence, for the pending jobs whose groups all lack nodes.
 
-    A group lacks nodes if one of its machines cannot start, or if fewer nodes are in service than the job needs. `text`
-    contains lines `group|node|state|reason` from sinfo.
+    A group lacks nodes if one of its machines cannot start, or if fewer nodes are in service than the job needs. Jobs
+    that wait for something else are omitted. `text` contains lines `group|node|state|reason` from sinfo.
     """
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for line in text.splitlines():
@@ -150,6 +150,8 @@ def waits_for_nodes(jobs: Iterable[Job], text: str) -> dict[int, str]:
             groups.setdefault(group, []).append((row[0], row[1], row[2]))
     found = {}
     for job in jobs:
+        if job.reason in _NO_SHORTAGE:
+            continue
         sentences = [_shortage(groups.get(name, ()), name, job.nodes) for name in job.group.split(",")]
         if all(sentences):
             found[job.id] = "; ".join(sentences)
@@ -205,6 +207,19 @@ _WAITING = {
     "PartitionDown": "its node group is closed (see `yard ps`)",
     "PartitionConfig": "requires more resources than its node group has",
 }
+
+_NO_SHORTAGE = frozenset(
+    {
+        "Dependency",
+        "DependencyNeverSatisfied",
+        "JobHeldAdmin",
+        "JobHeldUser",
+        "PartitionConfig",
+        "PartitionDown",
+        "PartitionTimeLimit",
+    }
+)
+"""Slurm's reasons for which a job would not start even if its groups had enough nodes."""
 
 _STATES = {
     "RUNNING": "running",

@@ -116,7 +116,7 @@ class Remote:
             if head.wake is not None
             else "ask an operator of the cluster to check the head"
             if self.stack.outputs
-            else f"start the head with {self.stack.cluster.start_command(self.stack.name)} if it has stopped"
+            else f"start the head with {self.stack.cluster.way_to_start(self.stack.name)} if it has stopped"
         )
         log = self.stack.folder / TUNNEL_LOG
         if head.tunnel and log.is_file() and (reason := log.read_text().strip()):

@@ -28,7 +28,7 @@ from trainyard.outputs import Cluster
 from yard.run import jobs, query
 from yard.run.jobs import describe_silence, expand, node_faults
 from yard.run.query import cancel
-from yard.run.queue import Job, explain, parse_one, parse_sacct, parse_scontrol
+from yard.run.queue import Job, explain, parse_one, parse_sacct, parse_scontrol, waiting
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 DEADLINE = 20.0
@@ -221,7 +221,7 @@ END = 1795380000.0
 def head(local: Cluster, tmp_path: Path) -> Any:
     """A head with the run folder of job 3, which ended at END."""
     (tmp_path / "jobs" / "a").mkdir(parents=True)
-    (tmp_path / "jobs" / "a" / "events").write_text(f"{END - 60:.0f} start 0 yard-gpu-[0-1]\n{END:.0f} end 141\n")
+    (tmp_path / "jobs" / "a" / "events").write_text(f"{END - 3600:.0f} start 0 yard-gpu-[0-1]\n{END:.0f} end 141\n")
     (tmp_path / HISTORY).parent.mkdir()
     return LocalHead(replace(local, shared_path=str(tmp_path), state_dir=str(tmp_path)))
 
@@ -238,7 +238,7 @@ def job(head: Any, state: str = "FAILED") -> Job:
     ("node", "seconds", "reason", "is_named"),
     [
         ("yard-gpu-1", 25, "Not responding", True),
-        ("yard-gpu-1", -50, "TY:munge: munge does not work", True),
+        ("yard-gpu-1", -500, "TY:munge: munge does not work", True),
         ("yard-gpu-1", -900, "Not responding", False),
         ("yard-gpu-1", 25, "", False),
         ("yard-gpu-1", 25, "new cable", False),
@@ -493,18 +493,28 @@ esac""",
 
 
 @pytest.mark.parametrize(
-    ("state", "needed", "is_shown"),
-    [("down*", 2, True), ("drained", 2, True), ("down*", 1, False), ("idle~", 2, False), ("mixed", 2, False)],
+    ("state", "needed", "reason", "is_shown"),
+    [
+        ("down*", 2, "BeginTime", True),
+        ("drained", 2, "BeginTime", True),
+        ("down*", 1, "BeginTime", False),
+        ("idle~", 2, "BeginTime", False),
+        ("mixed", 2, "BeginTime", False),
+        ("down*", 2, "Dependency", False),
+        ("down*", 2, "JobHeldUser", False),
+    ],
 )
-def test_a_job_that_needs_a_lost_node_says_so(stack: FakeStack, state: str, needed: int, is_shown: bool) -> None:
+def test_a_job_that_needs_a_lost_node_says_so(
+    stack: FakeStack, state: str, needed: int, reason: str, is_shown: bool
+) -> None:
     job = f"JobId=7 JobName=x UserId=ann(1) NumNodes={needed} JobState=PENDING"
     nodes = f"gpu|yard-gpu-0|idle|none\\ngpu|yard-gpu-1|{state}|TY:gone: the node does not respond\\n"
-    answers = f"*sinfo*) printf '{nodes}' ;; *scontrol*) echo '{job} Reason=BeginTime Partition=gpu WorkDir=/x' ;;"
+    answers = f"*sinfo*) printf '{nodes}' ;; *scontrol*) echo '{job} Reason={reason} Partition=gpu WorkDir=/x' ;;"
     stack.program("ssh", f"case $* in {answers} esac")
     out = " ".join(printed("ps").split())
     assert (f"yard-gpu-1 is {state} (TY:gone: the node does not respond)" in out) == is_shown
     assert ("`yard heal` shows the next repair step" in out) == is_shown
-    assert ("restarts within seconds" in out) != is_shown
+    assert (waiting(reason) in out) != is_shown
 
 
 @pytest.mark.parametrize(("down", "is_shown"), [(("a", "b"), True), (("a",), False)])

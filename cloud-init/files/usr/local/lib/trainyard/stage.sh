@@ -49,7 +49,8 @@ put_file() {
   [[ ! -e $path || $(<"$path") != "${new%$'\n'}" ]] || return 0
   remember "$path"
   # `install` deletes an old file first, so the file would be empty if the machine lost its power in the next seconds.
-  # ext4 writes a file's content before the file replaces another one (auto_da_alloc in ext4(5), read 2026-11-28).
+  # ext4 writes a file's content before the file replaces another one (auto_da_alloc: torvalds/linux at afd4672d, read
+  # 2026-11-28).
   [[ ! -e $path ]] || to=$path.trainyard-new
   printf '%s' "$new" | install -D -m "$mode" -o "${owner%:*}" -g "${owner#*:}" /dev/stdin "$to"
   [[ $to == "$path" ]] || mv -T "$to" "$path"
