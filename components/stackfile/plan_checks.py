@@ -176,6 +176,8 @@ def limit_is_effective(planned: Planned) -> Iterator[Broken]:
     Level.INFO,
     "set cluster.limits.max_usd_per_hour to refuse changes that cost more",
     "the limit of {limit} dollars an hour refuses changes that cost more",
+    "when {limit} dollars of a calendar month are spent, no job starts; cluster.limits.max_usd_per_hour also refuses "
+    "changes that cost more",
 )
 def report_price(planned: Planned) -> Iterator[Broken]:
     """The hourly price of the machines is reported."""
@@ -187,13 +189,14 @@ def report_price(planned: Planned) -> Iterator[Broken]:
     more = known_usd(planned.plan) - price.usd
     spot = "; Spot prices change at any time" if spot_priced(planned.plan) else ""
     regions = ", ".join(dict.fromkeys(row.region for row in known))
-    limit = planned.plan.limits.max_usd_per_hour
+    limits = planned.plan.limits
+    limit = limits.max_usd_per_month if limits.max_usd_per_hour is None else limits.max_usd_per_hour
     yield Broken(
         path="cluster",
         rule=f"the machines cost {price.usd:.2f} dollars an hour at list prices for {regions}, and storage, disks, "
         f"addresses and gateways {more:.2f} dollars{unknown}{spot}; network traffic costs extra",
         words={"limit": f"{limit:g}"} if limit is not None else {},
-        fix=0 if limit is None else 1,
+        fix=0 if limit is None else 2 if limits.max_usd_per_hour is None else 1,
     )
 
 

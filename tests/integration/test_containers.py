@@ -1,8 +1,16 @@
-"""Jobs in docker containers on machines without Slurm. The containers mount the /usr of the machine."""
+"""Jobs in containers, with docker on machines without Slurm, and with pyxis and enroot under Slurm.
+
+The containers mount the /usr of the machine.
+"""
 
 from __future__ import annotations
 
+import base64
+import os
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +27,22 @@ HEAD, WORKERS = "box-head", ("box-gpu-0", "box-gpu-1")
 IMAGE = "machine:1"
 # The image contains only links, empty folders and parts of /etc. The containers use the programs and PyTorch in the
 # machine's /usr, because an emulated machine needs ten minutes to import them into an image.
-_BUILD = f"""
+_ROOT = """
 cd "$(mktemp -d)"
 ln -s usr/bin usr/lib usr/lib64 usr/sbin .
 mkdir -p usr tmp var/tmp etc
 chmod 1777 tmp var/tmp
 cp -a /etc/alternatives /etc/ld.so.cache /etc/python3 /etc/python3.13 etc/
-tar -c . | docker import - {IMAGE} >/dev/null
 """
+_BUILD = f"{_ROOT}\ntar -c . | docker import - {IMAGE} >/dev/null"
+RELEASES = os.environ.get("TRAINYARD_CONTAINER_RELEASES")
+"""Folder with v0.24.0.tar.gz of NVIDIA/pyxis and enroot.tar.gz, an installed enroot whose paths are relative to /."""
+_SQUASHED = f"""{_ROOT}
+mkdir proc sys dev run root
+echo made >etc/from-the-image
+mksquashfs . /shared/machine.sqsh -quiet -no-progress
+"""
+_ENROOT_NEEDS = "curl jq parallel squashfs-tools zstd"
 DOCKER: dict[str, Any] = {"container": {"image": IMAGE, "runtime": "docker", "mounts": ["/usr:/usr:ro"]}}
 # DeepSpeed is not in Debian. This program starts a command on all hosts in the host file, as DeepSpeed does with pdsh.
 _FAKE_DEEPSPEED = r"""
@@ -96,3 +112,49 @@ def test_job_continues_after_a_killed_container(box: Project, tmp_path: Path) ->
     assert "rank 0 continues from step 3" in output
     assert len(starts(box, HEAD, job)) == 2
     wait_until("no container", 60, lambda: all(not box.on(node, "sudo docker ps -aq").strip() for node in WORKERS))
+
+
+@pytest.fixture(scope="module")
+def slurm_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A running cluster with Slurm. Its nodes have received enroot, and the second `up` has compiled pyxis on them."""
+    if not RELEASES:
+        pytest.skip("set TRAINYARD_CONTAINER_RELEASES to a folder with pyxis and enroot")
+    project = Project(tmp_path_factory.mktemp("pyx") / "project", cluster="pyx", port_base=29400)
+    handler = partial(SimpleHTTPRequestHandler, directory=RELEASES)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    enroot = base64.b64encode(Path(RELEASES, "enroot.tar.gz").read_bytes()).decode()
+    project.setup()
+    try:
+        project.stack("up", timeout=1500)
+        for node in ("pyx-gpu-0", "pyx-gpu-1"):
+            install = f"apt-get -q update && apt-get -q -y --no-install-recommends install {_ENROOT_NEEDS}"
+            project.as_root(node, f"set -e; ({install}) >/dev/null; base64 -d <<<{enroot} | tar -xz -C /", timeout=400)
+        mirror = {"nvidia_pyxis": f"http://{GUEST_VIEW}:{server.server_port}"}
+        project.edit(lambda spec: spec.update(containers="enroot", mirrors=mirror))
+        project.stack("up", timeout=1500)
+        project.as_root("pyx-gpu-0", _SQUASHED)
+        yield project
+    finally:
+        server.shutdown()
+        server.server_close()
+        project.down(check=False)
+
+
+def test_pyxis_runs_an_all_reduce_in_containers(slurm_box: Project, tmp_path: Path) -> None:
+    container = {"image": "/shared/machine.sqsh", "runtime": "pyxis", "mounts": ["/usr:/usr:ro"]}
+    sizes = ["-b", "8", "-e", "1M", "-f", "8", "--warmup", "1", "--iters", "3"]
+    inside = 'cat /etc/from-the-image && echo "rank $RANK runs as $(id -u)"'
+    keys = {"workload": "allreduce.py", "args": sizes, "setup": inside, "container": container}
+    output = finish(slurm_box, slurm_box.submit(job_file(tmp_path, "pyxis", nodes=2, **keys)), 900)
+    assert "made" in output.splitlines()
+    assert f"rank 0 runs as {JOB_UID}" in output
+    assert "# Avg bus bandwidth" in output
+
+
+def test_srun_starts_containers_on_both_nodes(slurm_box: Project) -> None:
+    options = "--container-image=/shared/machine.sqsh --container-mounts=/usr:/usr:ro"
+    command = "sh -c 'cat /etc/from-the-image; id -u'"
+    script = f"cd /shared && srun --nodes=2 --time=5 {options} {command}"
+    output = slurm_box.yard("ssh", "pyx-head", "--", script, timeout=300).out.split()
+    assert output.count("made") == output.count(str(JOB_UID)) == 2

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tests.conftest import ROOT
 from tests.yard.conftest import FakeStack, command_tree, printed, refused, yard
 from trainyard import project
-from trainyard.outputs import Cluster
+from trainyard.outputs import Cluster, dumped
 from trainyard.printable import printable
 from yard import commands as topics
 from yard import show
@@ -133,6 +133,15 @@ def test_ssh_accepts_a_host_and_a_command(words: tuple[str, ...], end: list[str]
     out = printed("ssh", "--json", *words)
     assert json.loads(out)["argv"] == ["ssh", "-F", str(stack.folder / "config"), *end]
     assert "its hosts: yard-head, yard-gpu-0, yard-gpu-1" in refused("ssh", "elsewhere")
+
+
+def test_ssh_names_the_fix_for_a_refused_key(stack: FakeStack, local: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack.export({"cluster": dumped(replace(local, users={"ann": "user"}))})
+    monkeypatch.setenv("TRAINYARD_USER", "ann")
+    stack.program("ssh", "echo 'ann@127.0.0.1: Permission denied (publickey).' >&2; exit 255")
+    assert "accepts none of your SSH keys: ann@127.0.0.1: Permission denied (publickey). Fix: run `ssh-add" in refused(
+        "ssh"
+    )
 
 
 def test_nodes_are_joined_with_the_outputs(stack: FakeStack) -> None:

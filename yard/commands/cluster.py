@@ -40,8 +40,8 @@ def ssh(
 
     remote = remote_of(stack, outputs)
     words = context.meta.get(AfterDashes.META, ())
-    if remote.stack.cluster.head.tunnel and not as_json:
-        # Unlike `ssh`, `run` prints why a tunnel failed. `run` also opens the shared connection.
+    if (remote.stack.cluster.head.tunnel or remote.stack.login) and not as_json:
+        # Unlike `ssh`, `run` prints why a tunnel failed or a key is refused. `run` also opens the shared connection.
         remote.run("true")
     # A worker's banner states why a person cannot log in. ssh hides it at the log level of the configuration.
     shows = ("-o", "LogLevel=INFO") if node and remote.stack.login else ()

@@ -22,7 +22,17 @@ from trainyard.project import installed, stack_file
 from yard.init.answers import LOCAL_COMPUTER, InitError, StackDraft, behind_head, collect, host_values, parse_hosts
 from yard.preview.account import read_account
 from yard.preview.describe import Description
-from yard.preview.printing import UNPROVED, Line, costs, finding_line, findings, headline, quotas, show_parts
+from yard.preview.printing import (
+    UNPROVED,
+    Line,
+    cost_limits,
+    costs,
+    finding_line,
+    findings,
+    headline,
+    quotas,
+    show_parts,
+)
 from yard.preview.report import Report, stack_json
 from yard.show import console, say, warn
 from yard.stack.hosts import ScannedKey, scan
@@ -191,7 +201,8 @@ def show(new: NewStack) -> None:
     for file in new.project_files or (described.file,):
         say(f"wrote {file}")
     say(f"stack {report.stack}: {headline(report)}")
-    lines = [Line(line) for line in (costs(described.plan) if described.plan else ())]
+    plan = described.plan
+    lines = [Line(line) for line in ((*costs(plan), *cost_limits(plan)) if plan else ())]
     warnings = [Line(finding_line(each), each.level.value) for each in findings(report) if each.level is not Level.INFO]
     show_parts([*lines, *warnings, *quotas(report)], console())
     for key in new.keys:

@@ -228,7 +228,7 @@ def _parts(report: Report) -> Iterator[Line | Rows]:
         yield Line(f"{plan.name}: {plan.provider}{region}, network {plan.network}, image {plan.image.name}")
         yield Rows(_HOST_COLUMNS, list(_host_rows(plan)))
         yield from map(Line, costs(plan))
-        yield from map(Line, _restrictions(plan))
+        yield from map(Line, (*cost_limits(plan), *_people(plan)))
         sizes = ", ".join(f"{role} {size:,}" for role, size in report.description.user_data_bytes.items())
         yield Line(f"user-data: {sizes} of at most {platform_facts(plan.provider).user_data_limit:,} bytes")
     yield from quotas(report)
@@ -239,12 +239,16 @@ def _parts(report: Report) -> Iterator[Line | Rows]:
             yield Rows(("operation", "type", "name"), changed)
 
 
-def _restrictions(plan: ClusterPlan) -> Iterator[str]:
-    """Yield a line about the limits on the cluster's cost, and a line that lists the people."""
+def cost_limits(plan: ClusterPlan) -> Iterator[str]:
+    """Yield a line about the limits on the cluster's cost, if there are any."""
     limits = {"hour": plan.limits.max_usd_per_hour, "month": plan.limits.max_usd_per_month}
     if given := [f"${amount:,.10g} per {time}" for time, amount in limits.items() if amount is not None]:
         spent = "; when the month's is spent, no job starts and idle elastic machines stop, but others still cost money"
         yield f"cost limit: {' and '.join(given)}{spent if plan.limits.max_usd_per_month is not None else ''}"
+
+
+def _people(plan: ClusterPlan) -> Iterator[str]:
+    """Yield a line that lists the people, if there are any."""
     if plan.users:
         yield "people: " + ", ".join(user.name + (" (admin)" if user.admin else "") for user in plan.users)
 

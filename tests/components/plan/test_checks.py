@@ -67,6 +67,11 @@ def gcp(limit: float | None = None, gpu: str = "a2-highgpu-8g", head: str = "a2-
     return planned("gcp-a2", {**edits, "storage__shared": {"kind": "head_nfs"}})
 
 
+def with_month_limit(usd: int) -> Planned:
+    edits = {"head__machine": "a2-highgpu-1g", "storage__shared": {"kind": "head_nfs"}}
+    return planned("gcp-a2", {**SLURM, **edits, "limits": {"max_usd_per_month": usd}})
+
+
 def with_disk(stack: str, size_gib: int) -> Planned:
     return planned(stack, {"storage__shared": {"kind": "head_nfs", "size_gib": size_gib}})
 
@@ -266,6 +271,12 @@ def test_month_limit_warns_of_unknown_prices_and_other_regions() -> None:
     [
         ("price", gcp(), "62.45 dollars an hour", "set cluster.limits.max_usd_per_hour"),
         ("price", gcp(limit=1000), "62.45 dollars", "the limit of 1000 dollars an hour refuses changes that cost more"),
+        (
+            "price",
+            with_month_limit(20_000),
+            "62.45 dollars",
+            "when 20000 dollars of a calendar month are spent, no job",
+        ),
         ("price", gcp(gpu="a4-highgpu-8g"), "3.67 dollars an hour", ""),
         ("price", gcp(gpu="a4-highgpu-8g"), "plus the unknown price of a4-highgpu-8g", ""),
         ("quota", gcp(head="n2-standard-8"), "16 of NVIDIA_A100_GPUS", ""),

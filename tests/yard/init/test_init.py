@@ -31,7 +31,7 @@ from trainyard.errors import RemoteError
 from yard.init import new_project
 from yard.init.answers import _PLACES as PLACES
 from yard.init.answers import InitError, network_of
-from yard.init.new_stack import NewStack, init, posts
+from yard.init.new_stack import NewStack, init, posts, show
 from yard.preview.describe import describe
 from yard.preview.printing import NOT_INCLUDED
 
@@ -366,8 +366,10 @@ def test_missing_values_are_asked_until_they_are_valid(
     assert section(new.file)["platform"]["region"] == "eastus"
     assert section(new.file)["limits"] == {"max_usd_per_hour": 60, "max_usd_per_month": 20_000}
     assert new.file.name == "Pulumi.new.yaml"
+    show(new)
     shown = capsys.readouterr().out
     for text in (
+        "cost limit: $60 per hour and $20,000 per month; when the month's is spent, no job starts",
         "Error: must be 1 to 16 lowercase letters",
         "Error: must be a machine type of the platform azure. Fix: write Standard_ND96asr_v4",
         "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h",

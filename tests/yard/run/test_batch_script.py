@@ -195,7 +195,9 @@ def test_a_failure_of_rank_0_refers_to_the_job_log(make: MakeJob) -> None:
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_ranks_are_killed_only_if_a_node_is_lost(make: MakeJob, program: MakeProgram, lost: bool) -> None:
-    job = make("run: \"trap '' TERM; echo process $BASHPID; while sleep 0.1; do true; done\"\n")
+    # Each rank is one process: if its child were killed first, the rank's own shell would print "Killed".
+    waiting = "exec {idle}<> <(:); until read -t 60 -u $idle; do true; done"
+    job = make(f"run: |\n  trap '' TERM; echo process $BASHPID; {waiting}\n")
     if lost:
         program("sinfo", "[[ $* != *'yard-gpu-[0-1] -t down'* ]] || echo yard-gpu-1")
         # srun waits for the ranks of the step.
