@@ -54,7 +54,7 @@ GUIDES = {
     "refresh": "team.md#as-a-person",
     "replace": "health.md#by-hand",
     "report": "reports.md#afterwards",
-    "reproduce": "../README.md#five-blog-posts-as-stacks",
+    "reproduce": "blog-posts.md",
     "resume": "jobs.md#follow-stop-continue",
     "roll": "health.md#by-hand",
     "rotate": "outputs.md#rotation",
