@@ -34,7 +34,7 @@ check: setup  ## linters, types and the tests that need no virtual machines
 	@$(ENV) tools/check.sh
 
 test: golden  ## check, and tests on a local cluster with injected faults
-	@$(ENV) tools/check.sh && python -m pytest -v -n 3 --dist worksteal -m "engine and not integration and not full" && \
+	@$(ENV) tools/check.sh && python -m pytest -v -n 3 --dist worksteal --durations 12 -m "engine and not integration and not full" && \
 		python -m pytest -v --durations 12 -m "integration and not full"
 
 test-full: golden  ## longer tests: existing hosts, faults during jobs, ten thousand stack files
