@@ -268,6 +268,33 @@ def test_infiniband_is_ready(booted: BootedProject) -> None:
         assert "active" in booted.on(node, "systemctl is-active nvidia-fabricmanager")
 
 
+def test_failing_hardware_drains_its_node(booted: BootedProject) -> None:
+    """GPUs and InfiniBand ports fail on both nodes. After a reboot, the fixtures work and the nodes are in service."""
+    require_pair(booted)
+    if booted.provider != "azure":
+        pytest.skip("the stack has no InfiniBand")
+    require_spot(booted)
+    ports, faults = "/sys/class/infiniband/mlx5_ib{}/ports/1", "/run/offline-gpu-faults.json"
+    memory = json.dumps({"5": {"ecc.errors.uncorrected.volatile.total": "2"}})
+    broken = {
+        f"echo 79 >/sys/module/nvidia/parameters/xid; echo '{memory}' >{faults}": {"gpu-xid", "gpu-memory"},
+        f"echo '{{\"3\": null}}' >{faults}; echo '1: DOWN' >{ports.format(2)}/state; "
+        f"echo 0x8001 >{ports.format(4)}/pkeys/0": {"nvidia-smi", "rdma-port", "rdma-partition"},
+    }
+    for node, command in zip(booted.nodes, broken, strict=True):
+        booted.as_root(node, command)
+    expected = dict(zip(booted.nodes, broken.values(), strict=True))
+    wait_until(
+        "the verdicts", 240, lambda: all(names <= set(booted.verdicts(node)) for node, names in expected.items())
+    )
+    states = "sinfo -h -N -o %T | sort -u"
+    assert all(state.startswith("drain") for state in booted.on(booted.head, states).split()[-1:])
+    for node in booted.nodes:
+        booted.reboot(node)
+    wait_until("the repair", 300, lambda: not any(booted.verdicts(node) for node in booted.nodes))
+    wait_until("idle nodes", 120, lambda: booted.on(booted.head, states).split()[-1:] == ["idle"])
+
+
 def test_nodes_are_not_ready_without_a_firewall_rule(booted: BootedProject) -> None:
     """Delete the rule that permits connections between the nodes. The next `up` creates it again."""
     require_pair(booted)
