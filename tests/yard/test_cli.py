@@ -151,6 +151,7 @@ def test_nodes_are_joined_with_the_outputs(stack: FakeStack) -> None:
     assert (rows["yard-gpu-0"]["state"], rows["yard-gpu-0"]["reason"]) == ("down*", "Not responding")
     assert rows["yard-gpu-1"]["state"] == "unknown"
     assert "Not responding" in yard("nodes")[1]
+    assert "yard heal" in yard("nodes")[1]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +352,7 @@ def test_followed_log_keeps_only_colours(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_node_reasons_are_escaped(monkeypatch: pytest.MonkeyPatch, local: Cluster) -> None:
     terminal = open_terminal(monkeypatch)
     states = {node.name: ("down", f"{CLEAR}{RED}{TITLE}gone") for node in local.nodes}
-    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=local), notices=())
+    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=local, has_admin_login=False), notices=())
     monkeypatch.setattr(
         jobs, "scheduler_of", lambda _name: SimpleNamespace(nodes=lambda _: states, authors=lambda _: {})
     )

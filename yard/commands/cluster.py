@@ -164,7 +164,7 @@ def refresh(
     say(f"to connect to {name} without yard: ssh -F {_shown(loaded.ssh_config)} {loaded.cluster.head.name}")
     if save is not None:
         content = "no key, because people use their own keys" if loaded.cluster.users else "the key of the job user"
-        say(f"{save} contains {content}. The user who receives it runs: yard nodes --outputs {save.name}")
+        say(f"{save} contains {content}. The user who receives it runs: yard ssh --outputs {save.name}")
 
 
 @app.command()

@@ -467,6 +467,9 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         for node in found
     ]
     table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, COLOURS)
+    out_of_service = any(not is_in_service(node["state"]) for node in found if node["state"] != "head")
+    if out_of_service and cluster.scheduler == "slurm" and remote.stack.has_admin_login:
+        say(f"`yard heal --stack {remote.stack.name}` prints what each node that is out of service needs")
 
 
 def node_rows(remote: Remote) -> list[dict[str, Any]]:

@@ -277,7 +277,7 @@ def test_a_saved_file_contains_no_admin_key(stack: FakeStack, local: Cluster) ->
 
 def test_refresh_saves_the_file_for_job_users(stack: FakeStack) -> None:
     code, out, err = yard("refresh", "--stack", "local", "--save", str(stack.root / "jobs.json"))
-    assert (code, "yard nodes --outputs jobs.json" in out + err) == (0, True)
+    assert (code, "yard ssh --outputs jobs.json" in out + err) == (0, True)
     load_stack("local", file=stack.root / "jobs.json")
 
 
