@@ -175,8 +175,10 @@ def schema_text() -> str:
 def _next_commands(name: str, draft: StackDraft) -> tuple[str, ...]:
     # The recipe runs on two nodes by default.
     one = " --nodes 1" if len(draft.plan().workers) == 1 else ""
+    can_rehearse = draft.provider in _LOGIN and (project.ROOT / "tools" / "stack.py").exists()
     return (
         f"yard preview {name}",
+        *([f"python -m tools.stack up {name} --offline"] if can_rehearse else ()),
         *_LOGIN.get(draft.provider, ()),
         f"pulumi stack select --create {name}",
         f"pulumi up -s {name}",

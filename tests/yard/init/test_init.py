@@ -279,6 +279,14 @@ def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
     assert out.endswith("\n  ".join(("next:", *commands, "yard submit hello --stack new --follow\n")))
 
 
+def test_a_clone_offers_a_rehearsal_for_clouds(stacks: Path) -> None:
+    (stacks.parent / "tools").mkdir()
+    (stacks.parent / "tools" / "stack.py").touch()
+    assert "  yard preview new\n  python -m tools.stack up new --offline\n  az login\n" in printed(
+        *COMPLETE, "--offline"
+    )
+
+
 def test_json_contains_the_same_facts(stacks: Path) -> None:
     code, out, _ = yard(*COMPLETE, "--offline", "--json")
     document = json.loads(out)
