@@ -332,7 +332,7 @@ def collect(options: Mapping[str, str], draft: StackDraft, *, prompt: bool) -> S
             problems += found
         elif question.key in draft.answers or (draft.provider and draft.provider not in question.platforms):
             continue
-        elif question.optional and not prompt:
+        elif not prompt and (question.optional or (question.key == "budget" and "budget_per_month" in options)):
             draft = draft.with_answer(question.key, question.default or "")
         elif prompt and not problems:
             draft = _ask(question, draft)

@@ -87,7 +87,8 @@ def acting_for_owner(remote: Remote, job: Job, *, reads: bool) -> Remote:
         return remote.acting_for(job.user)
     if reads and remote.run(f"test -r {shlex.quote(job.run_dir)} && echo yes || true").strip():
         return remote
-    admins = ", ".join(name for name, role in stack.cluster.users.items() if role == "admin") or "an operator"
+    names = ", ".join(name for name, role in stack.cluster.users.items() if role == "admin")
+    admins = names or "none yet; an operator sets `admin: true` for a user in the stack file, and runs `pulumi up`"
     action = "is not readable for you" if reads else "can only be changed by this user and by admins"
     option = f"; `readable_by` in the job file of {job.user} permits it" if reads else ""
     raise JobError(

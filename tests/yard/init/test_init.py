@@ -279,6 +279,11 @@ def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
     assert out.endswith("\n  ".join(("next:", *commands, "yard submit hello --stack new --follow\n")))
 
 
+def test_a_monthly_limit_needs_no_hourly_one(write: WriteStack) -> None:
+    new = write(**A100, name="new", count="2", budget_per_month="20000", ssh_from="198.51.100.0/24")
+    assert section(new.file)["limits"] == {"max_usd_per_month": 20_000}
+
+
 def test_a_clone_offers_a_rehearsal_for_clouds(stacks: Path) -> None:
     (stacks.parent / "tools").mkdir()
     (stacks.parent / "tools" / "stack.py").touch()
