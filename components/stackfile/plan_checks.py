@@ -189,14 +189,14 @@ def report_price(planned: Planned) -> Iterator[Broken]:
     more = known_usd(planned.plan) - price.usd
     spot = "; Spot prices change at any time" if spot_priced(planned.plan) else ""
     regions = ", ".join(dict.fromkeys(row.region for row in known))
-    limits = planned.plan.limits
-    limit = limits.max_usd_per_month if limits.max_usd_per_hour is None else limits.max_usd_per_hour
+    hour, month = planned.plan.limits.max_usd_per_hour, planned.plan.limits.max_usd_per_month
+    fix, limit = (1, hour) if hour is not None else (2, month) if month is not None else (0, None)
     yield Broken(
         path="cluster",
         rule=f"the machines cost {price.usd:.2f} dollars an hour at list prices for {regions}, and storage, disks, "
         f"addresses and gateways {more:.2f} dollars{unknown}{spot}; network traffic costs extra",
         words={"limit": f"{limit:g}"} if limit is not None else {},
-        fix=0 if limit is None else 2 if limits.max_usd_per_hour is None else 1,
+        fix=fix,
     )
 
 

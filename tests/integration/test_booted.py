@@ -100,6 +100,8 @@ SHARED = {
 }
 """Where the shared files are. ADDRESS and ACCOUNT are the address or the account of the simulated storage service."""
 AGENTS = {"gcp": "google-guest-agent", "azure": "walinuxagent"}
+IDLE = r"idle\b(?!\*)"
+"""Regular expression for the state of an idle node that responds."""
 MACHINE_TYPE = {"hardwareProfile", "machineType"}
 """Inputs that only machines have."""
 
@@ -147,6 +149,11 @@ class BootedProject(Project):
 
     def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Any:
         return self.command("python", "-m", "yard", *arguments, timeout=timeout, check=check)
+
+    def nodes_are(self, state: str) -> bool:
+        """Return whether Slurm's short name of each node's state begins with a match of a regular expression."""
+        states = self.on(self.head, "sinfo -h -N -o '%N=%t'")
+        return all(re.search(rf"{node}={state}", states) for node in self.nodes)
 
     def command(self, *words: str, timeout: float = 300, check: bool = True) -> Any:
         """Run a command in the environment of the booted stacks."""
@@ -287,12 +294,11 @@ def test_failing_hardware_drains_its_node(booted: BootedProject) -> None:
     wait_until(
         "the verdicts", 240, lambda: all(names <= set(booted.verdicts(node)) for node, names in expected.items())
     )
-    states = "sinfo -h -N -o %T | sort -u"
-    assert all(state.startswith("drain") for state in booted.on(booted.head, states).split()[-1:])
+    assert booted.nodes_are("dr(ain|ng)")
     for node in booted.nodes:
         booted.reboot(node)
     wait_until("the repair", 300, lambda: not any(booted.verdicts(node) for node in booted.nodes))
-    wait_until("idle nodes", 120, lambda: booted.on(booted.head, states).split()[-1:] == ["idle"])
+    wait_until("idle nodes", 120, lambda: booted.nodes_are(IDLE))
 
 
 def test_nodes_are_not_ready_without_a_firewall_rule(booted: BootedProject) -> None:
@@ -304,15 +310,10 @@ def test_nodes_are_not_ready_without_a_firewall_rule(booted: BootedProject) -> N
     booted.cloud("refresh")
     look = f"timeout 5 bash -c '</dev/tcp/{booted.nodes[0]}/22' && echo reached || echo dropped"
     wait_until("the change", 30, lambda: booted.on(booted.head, look).split()[-1] == "dropped")
-
-    def show(state: str) -> bool:
-        states = booted.on(booted.head, "sinfo -h -N -o '%N=%t'")
-        return all(re.search(rf"{node}={state}", states) for node in booted.nodes)
-
-    wait_until("the nodes to be lost", 300, lambda: show(r"(down|drain|drng|.*\*)"))
+    wait_until("the nodes to be lost", 300, lambda: booted.nodes_are(r"(down|drain|drng|.*\*)"))
     booted.cloud("up")
     wait_until("the rule", 30, lambda: booted.on(booted.head, look).split()[-1] == "reached")
-    wait_until("the nodes to return", 300, lambda: show(r"idle\b(?!\*)"))
+    wait_until("the nodes to return", 300, lambda: booted.nodes_are(IDLE))
 
 
 def test_users_cannot_reach_the_metadata_service(booted: BootedProject) -> None:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import base64
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.mirror import GUEST_VIEW, Mirror
+from tests.integration.mirror import GUEST_VIEW, Mirror, Server
 from tests.integration.project import Project, wait_until
 from tests.integration.survivors import SLEEPING, finish, job_file, starts, wait_saved
 
@@ -43,6 +42,7 @@ echo made >etc/from-the-image
 mksquashfs . /shared/machine.sqsh -quiet -no-progress
 """
 _ENROOT_NEEDS = "curl jq parallel squashfs-tools zstd"
+"""What enroot needs and the machines lack (NVIDIA/enroot 3.5.0, pkg/deb/control, read 2026-11-28)."""
 DOCKER: dict[str, Any] = {"container": {"image": IMAGE, "runtime": "docker", "mounts": ["/usr:/usr:ro"]}}
 # DeepSpeed is not in Debian. This program starts a command on all hosts in the host file, as DeepSpeed does with pdsh.
 _FAKE_DEEPSPEED = r"""
@@ -114,30 +114,35 @@ def test_job_continues_after_a_killed_container(box: Project, tmp_path: Path) ->
     wait_until("no container", 60, lambda: all(not box.on(node, "sudo docker ps -aq").strip() for node in WORKERS))
 
 
+class Releases(Server):
+    """Serves the files in a folder."""
+
+    def handler(self) -> Callable[..., BaseHTTPRequestHandler]:
+        return partial(SimpleHTTPRequestHandler, directory=RELEASES)
+
+
 @pytest.fixture(scope="module")
 def slurm_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A running cluster with Slurm. Its nodes have received enroot, and the second `up` has compiled pyxis on them."""
     if not RELEASES:
         pytest.skip("set TRAINYARD_CONTAINER_RELEASES to a folder with pyxis and enroot")
     project = Project(tmp_path_factory.mktemp("pyx") / "project", cluster="pyx", port_base=29400)
-    handler = partial(SimpleHTTPRequestHandler, directory=RELEASES)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = Releases()
     enroot = base64.b64encode(Path(RELEASES, "enroot.tar.gz").read_bytes()).decode()
     project.setup()
+    server.start()
     try:
         project.stack("up", timeout=1500)
         for node in ("pyx-gpu-0", "pyx-gpu-1"):
             install = f"apt-get -q update && apt-get -q -y --no-install-recommends install {_ENROOT_NEEDS}"
             project.as_root(node, f"set -e; ({install}) >/dev/null; base64 -d <<<{enroot} | tar -xz -C /", timeout=400)
-        mirror = {"nvidia_pyxis": f"http://{GUEST_VIEW}:{server.server_port}"}
+        mirror = {"nvidia_pyxis": f"http://{GUEST_VIEW}:{server.port}"}
         project.edit(lambda spec: spec.update(containers="enroot", mirrors=mirror))
         project.stack("up", timeout=1500)
         project.as_root("pyx-gpu-0", _SQUASHED)
         yield project
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
         project.down(check=False)
 
 

@@ -45,7 +45,7 @@ choose_command_plugin() {
 describe_command_plugin() {
   if [[ $(cat "$state/command-plugin") == stand-in ]]; then
     say "pulumi-command: the project's replacement, because the official plugin cannot be installed (to try again: rm .trainyard/command-plugin)"
-    say "the clouds' plugins: not available either. \`pulumi up\` and \`yard preview --live\` need them for cloud stacks (docs/pulumi.md), other previews and rehearsals do not"
+    say "the clouds' plugins: not available either. \`pulumi up\` and \`yard preview --live\` need them for cloud stacks (docs/pulumi.md). Other previews and rehearsals work without them"
   else
     say "pulumi-command: $(cat "$state/command-plugin")"
   fi

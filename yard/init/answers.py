@@ -84,6 +84,8 @@ class Question:
     """The value of an empty answer at the prompt, or None if an answer is required."""
     optional: bool = False
     """Whether the default also applies without a prompt."""
+    instead: str = ""
+    """The key of a question whose option makes this question optional, or ""."""
 
 
 _CLOUDS = tuple(_PLACES)
@@ -101,6 +103,7 @@ QUESTIONS = (
         option="--budget",
         text=f"Maximum list price in US dollars per hour, or {NO_LIMIT}",
         platforms=_CLOUDS,
+        instead="budget_per_month",
     ),
     Question(
         key="budget_per_month",
@@ -332,7 +335,7 @@ def collect(options: Mapping[str, str], draft: StackDraft, *, prompt: bool) -> S
             problems += found
         elif question.key in draft.answers or (draft.provider and draft.provider not in question.platforms):
             continue
-        elif not prompt and (question.optional or (question.key == "budget" and "budget_per_month" in options)):
+        elif not prompt and (question.optional or question.instead in options):
             draft = draft.with_answer(question.key, question.default or "")
         elif prompt and not problems:
             draft = _ask(question, draft)

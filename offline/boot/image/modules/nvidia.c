@@ -2,7 +2,8 @@
 // Modules with the names and the version of NVIDIA's driver for machines without GPUs. They register the character
 // devices that the driver registers, so that /proc/devices, /sys/module and the files in /dev look the same. Opening a
 // device succeeds, and every other operation fails. With nvswitch=1, /proc/driver contains one NVSwitch. A number that is
-// written to the parameter xid is logged as an Xid of the first GPU.
+// written to the parameter xid is logged as an Xid of the first GPU, in the format of the driver's messages (examples in
+// the package xid of leptonai/gpud, read 2026-11-28).
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/proc_fs.h>
