@@ -1,8 +1,8 @@
 """Attacks by root on a worker: through Slurm, on shared files, and on the data disk, which a new head then uses.
 
-Root has the munge key and can act as every user, for example as SlurmUser. Each attack through Slurm succeeds with the
-configuration of commit 4a35eb0: the same commands were run with Slurm 24.11.5 of Debian 13 and with that commit's
-slurm.conf, prolog and units (2026-11-24).
+Root has the munge key and can act as every user, for example as SlurmUser. Each attack through Slurm that is refused
+succeeds with the configuration of commit 4a35eb0: the same commands were run with Slurm 24.11.5 of Debian 13 and with
+that commit's slurm.conf, prolog and units (2026-11-24).
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ def open_partition(cluster: Project, clean_queue: None) -> Iterator[None]:
     cluster.on(FIRST, f"{update} AllowGroups=ALL DisableRootJobs=NO")
     yield
     cluster.on(FIRST, f"{update} AllowGroups=trainer DisableRootJobs=YES")
+
+
+def wait_until_drained(cluster: Project) -> None:
+    """Wait until Slurm has drained the second node, because its prolog has failed."""
+    wait_until("the node to drain", 30, lambda: cluster.states()[SECOND].startswith("drained"))
 
 
 def test_slurmctld_refuses_triggers(cluster: Project, program: str) -> None:
@@ -152,15 +157,39 @@ def test_other_nodes_refuse_foreign_users_and_groups(cluster: Project, job: str)
     command = job.replace("srun ", f"srun --nodelist={SECOND} ").replace("sbatch ", f"sbatch --nodelist={SECOND} ")
     output = cluster.on(FIRST, f"cd /; {command} 2>&1", check=False)
     assert "uid=" not in output
-    assert cluster.states()[SECOND].startswith("drain")
+    wait_until_drained(cluster)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("open_partition")
+def test_no_task_starts_when_the_prolog_fails_at_the_end_of_a_second(cluster: Project) -> None:
+    """If the prolog failed at any time, 2 of 30 attempts started their tasks (2026-11-28)."""
+    outputs = []
+    for phase in range(10):
+        wait = f"python3 -c 'import time; time.sleep((0.{phase} - time.time()) % 1)'"
+        job = f"sudo timeout 60 srun --nodelist={SECOND} --immediate=20 id 2>&1"
+        outputs.append(cluster.on(FIRST, f"cd /; {wait}; {job}", check=False))
+        wait_until_drained(cluster)
+        cluster.on(HEAD, f"sudo scontrol update nodename={SECOND} state=resume")
+        wait_until("both nodes", 90, lambda: cluster.states() == {FIRST: "idle", SECOND: "idle"})
+    assert [output for output in outputs if "uid=" in output] == []
 
 
 @pytest.mark.usefixtures("clean_queue")
-def test_other_nodes_refuse_tasks_without_a_job(cluster: Project) -> None:
-    job = f"cd /; sudo timeout 60 srun --no-allocate --nodelist={SECOND} id 2>&1"
-    output = cluster.on(FIRST, job, check=False)
-    assert "Job prolog failed" in output
-    assert "uid=" not in output
+def test_root_on_a_worker_can_become_root_on_others(cluster: Project) -> None:
+    """A limit of Slurm that SECURITY.md states. If Slurm refuses one of these commands, SECURITY.md must change."""
+    # Each srun chooses the same job id, because the id depends on its process id. The prolog refuses this id only once.
+    job = f"cd /; sudo unshare --pid --fork timeout 60 srun --no-allocate --nodelist={SECOND} id 2>&1"
+    refused, started = (cluster.on(FIRST, job, check=False) for _ in range(2))
+    assert "Job prolog failed" in refused
+    assert "uid=" not in refused
+    assert "uid=0(root)" in started
+    # Without a job, and on a drained node.
+    cluster.on(FIRST, f"cd /; sudo timeout 60 sbcast --no-allocation --nodelist={SECOND} /etc/hostname /root/proof")
+    assert cluster.on(SECOND, "sudo stat -c %U /root/proof; sudo cat /root/proof; sudo rm /root/proof").split() == [
+        "root",
+        FIRST,
+    ]
 
 
 _WAITING = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import tempfile
@@ -88,6 +89,15 @@ def test_only_members_of_the_job_users_group_may_run_jobs(
     assert (f"may run jobs here: uid {uid}, gid {gid}\n" in done.stderr) is bool(code)
 
 
+def test_prolog_refuses_jobs_at_the_beginning_of_a_second(node: NodeSandbox) -> None:
+    node.answer("sleep", "")
+    before = time.time()
+    assert node.run("sbin/trainyard-prolog", SLURM_JOB_UID="0", SLURM_JOB_GID="0").returncode == 1
+    [seconds] = map(float, node.calls("sleep"))
+    assert 0 < seconds <= 1
+    assert math.ceil(before + seconds - 1e-5) <= time.time() + seconds
+
+
 def test_prolog_waits_for_the_account_of_a_new_person(node: NodeSandbox) -> None:
     new = {"SLURM_JOB_UID": "28650", "SLURM_JOB_GID": "2001"}
     node.answer("id", "exit 1")
@@ -97,7 +107,8 @@ def test_prolog_waits_for_the_account_of_a_new_person(node: NodeSandbox) -> None
     assert node.calls("sleep") == ["1"]
     # Other uids are refused at once.
     assert node.run("sbin/trainyard-prolog", SLURM_JOB_UID="5000", SLURM_JOB_GID="5000").returncode == 1
-    assert node.calls("sleep") == ["1"]
+    [_, seconds] = node.calls("sleep")
+    assert float(seconds) <= 1
 
 
 def test_gid_of_people_has_no_meaning_on_existing_hosts(node: NodeSandbox) -> None:
@@ -119,6 +130,7 @@ def test_prolog_records_the_gpus_of_a_job_and_epilog_deletes_them(node: NodeSand
     folder = node.root / "run/trainyard/health/gpus"
     folder.mkdir(parents=True)
     refused = {**job, "SLURM_JOB_UID": "1500"}
+    node.answer("sleep", "")
     for environment, code in ((refused, 1), ({**job, "SLURM_JOB_GPUS": ""}, 0), ({**job, "SLURM_JOB_ID": "../x"}, 0)):
         assert node.run("sbin/trainyard-prolog", **environment).returncode == code
     assert list(folder.iterdir()) == []
