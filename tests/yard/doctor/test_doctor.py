@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -497,6 +498,20 @@ def run_probe(name: str, *lines: str, fabric_file: Path | None = None) -> list[s
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return done.stdout.splitlines()
+
+
+def test_no_task_is_sent_to_a_stopped_slurmd() -> None:
+    lines = """
+    scheduler=slurm self=h head=h
+    declare -A hosts=([n0]=127.7.7.7 [n1]=127.7.7.8)
+    sinfo() { printf 'n0 gpu\\nn1 gpu\\n'; }
+    as_job_user() { echo "$@"; }
+    timeout() { shift; "$@"; }
+    """
+    assert run_probe("memlock", lines) == []
+    with socket.create_server(("127.7.7.7", 6818)):
+        [task] = run_probe("memlock", lines)
+    assert "--nodelist=n0 " in task
 
 
 def test_probes_parse_the_output_of_gpu_tools(tmp_path: Path) -> None:
