@@ -36,7 +36,12 @@ class Stack(Workspace):
             ensure_image(IMAGE)
             file = self.write_environment()
             sys.stderr.write(f"booted: to use the cluster, run `. {file}`, then `yard nodes --stack {self.name}`\n")
-        return self.operate("up", (*_NO_QUESTIONS, *extra))
+        code = self.operate("up", (*_NO_QUESTIONS, *extra))
+        if self.simulated:
+            boot = " --boot" * self.boots
+            command = f"python -m tools.stack destroy {self.name} --offline{boot} {EXCLUDE}"
+            sys.stderr.write(f"offline: no real resource was created. To delete the simulated ones, run `{command}`\n")
+        return code
 
     def refresh(self, extra: Sequence[str] = ()) -> int:
         return self.operate("refresh", (*_NO_QUESTIONS, *extra))

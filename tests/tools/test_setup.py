@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from components.platforms.local.spec import LocalSpec
 from tests.conftest import ROOT, MakeProgram
 from tests.plain_clone import PlainClone
 from tests.yard.conftest import git
-from tools import demo, down
+from tools import demo, down, stack
 from tools.clean import clean
-from tools.stack import refuse_protected
+from tools.stack import EXCLUDE, refuse_protected
 from trainyard import project
 from trainyard.errors import StackError
 
@@ -285,6 +286,29 @@ def test_protected_resources_are_listed_with_both_fixes(exported: Path) -> None:
 def test_stack_without_protected_resources_is_accepted(exported: Path, deployment: Any) -> None:
     exported.write_text(json.dumps({"version": 3, "deployment": deployment}))
     refuse_protected("opt", os.environ)
+
+
+def test_a_rehearsal_ends_with_the_command_that_deletes_its_resources(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operations: list[tuple[str, Sequence[str]]] = []
+
+    def operate(self: stack.Stack, verb: str, options: Sequence[str]) -> int:
+        operations.append((verb, options))
+        return 0
+
+    monkeypatch.setattr(stack.Stack, "operate", operate)
+    monkeypatch.setattr(stack.Stack, "exists", lambda self: True)
+    monkeypatch.setattr(stack, "refuse_real_machines", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["stack", "up", "gcp-a2", "--offline"])
+    assert stack.main() == 0
+    command = capsys.readouterr().err.split("`")[1].split()
+    assert command[:3] == ["python", "-m", "tools.stack"]
+    monkeypatch.setattr(sys, "argv", command[2:])
+    assert stack.main() == 0
+    [(_, _), (verb, options)] = operations
+    assert verb == "destroy"
+    assert EXCLUDE in options
 
 
 _PHASE = """
