@@ -185,7 +185,8 @@ def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:
     if rows:
         table(("NODE", "STATE", "PHASE", "STEP", "REASON", "BECAUSE"), rows)
     else:
-        say(f"all {len(found)} nodes are in service")
+        # Slurm asks an idle node's slurmd only every five minutes (SlurmdTimeout/3).
+        say(f"all {len(found)} nodes are in service, according to their last checks. To check them now: `yard doctor`")
 
 
 def _record(remote: Remote, decision: Decision, case: Case) -> None:
