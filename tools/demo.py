@@ -88,7 +88,8 @@ def main() -> int:
     console.print(table)
     console.print(
         "\nThe cluster keeps running. Next: `. .trainyard/env.sh`, `yard nodes`, `yard submit train-tiny`. "
-        "`make down` removes it."
+        "`make down` removes it.",
+        soft_wrap=True,
     )
     return 0
 

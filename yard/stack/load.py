@@ -305,9 +305,10 @@ def _pulumi_outputs(name: str, environment: Mapping[str, str]) -> dict[str, Any]
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("error:")] or done.stderr.splitlines()
         reason = lines[-1].removeprefix("error: ") if lines else "it printed no error message"
-        raise StackError(
-            f"pulumi cannot read stack '{name}': {reason}; deploy it first, or select a different stack with --stack"
-        )
+        create = "make demo" if name == "local" else f"pulumi stack select --create {name} && pulumi up -s {name}"
+        is_missing = "no stack named" in reason
+        fix = f"Fix: create it with `{create}`, or select" if is_missing else "You can select"
+        raise StackError(f"pulumi cannot read stack '{name}': {reason}. {fix} a different stack with --stack")
     outputs: dict[str, Any] = json.loads(done.stdout)
     return outputs
 

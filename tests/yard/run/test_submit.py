@@ -106,7 +106,7 @@ def test_options_and_keys_are_checked_together(job: Path) -> None:
     assert paths == ["group", "after[0]", "after[1]", "array", "time"]
 
 
-NO_STACK = "pulumi cannot read stack 'x': no stack named 'x' found; deploy it first"
+NO_STACK = "pulumi cannot read stack 'x': no stack named 'x' found. Fix: create it"
 
 
 @pytest.fixture
