@@ -175,9 +175,9 @@ def limit_is_effective(planned: Planned) -> Iterator[Broken]:
     "price",
     Level.INFO,
     "set cluster.limits.max_usd_per_hour to refuse changes that cost more",
-    "the limit of {limit} dollars an hour refuses changes that cost more",
-    "when {limit} dollars of a calendar month are spent, no job starts; cluster.limits.max_usd_per_hour also refuses "
-    "changes that cost more",
+    "to permit more than {limit} dollars an hour, raise cluster.limits.max_usd_per_hour",
+    "to refuse changes that cost more, add cluster.limits.max_usd_per_hour; when {limit} dollars of a calendar month "
+    "are spent, no job starts",
 )
 def report_price(planned: Planned) -> Iterator[Broken]:
     """The hourly price of the machines is reported."""

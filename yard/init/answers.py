@@ -174,7 +174,7 @@ class StackDraft:
         match key:
             case "name":
                 if answer in stack_names() and not self.force:
-                    fix = "choose a different name, or replace it with --force"
+                    fix = "edit it, choose a different name, or replace it with --force"
                     raise RuleError(f"{stack_file(answer)} exists", fix)
                 values: Values = {("name",): answer} if self.section else {}
             case "provider":

@@ -161,7 +161,7 @@ def _write(file: Path, text: str, *, force: bool) -> None:
         if not schema.exists():
             schema.write_text(schema_text())
     except FileExistsError:
-        fix = "choose a different name, or replace it with --force"
+        fix = "edit it, choose a different name, or replace it with --force"
         raise InitError(Problem(path="NAME", rule=f"{file.relative_to(project.ROOT)} exists", fix=fix)) from None
     except OSError as error:
         fix = f"make the folder {file.parent} writable"

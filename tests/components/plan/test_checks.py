@@ -270,12 +270,12 @@ def test_month_limit_warns_of_unknown_prices_and_other_regions() -> None:
     ("check", "subject", "rule", "fix"),
     [
         ("price", gcp(), "62.45 dollars an hour", "set cluster.limits.max_usd_per_hour"),
-        ("price", gcp(limit=1000), "62.45 dollars", "the limit of 1000 dollars an hour refuses changes that cost more"),
+        ("price", gcp(limit=1000), "62.45 dollars", "to permit more than 1000 dollars an hour, raise"),
         (
             "price",
             with_month_limit(20_000),
             "62.45 dollars",
-            "when 20000 dollars of a calendar month are spent, no job",
+            "when 20000 dollars of a calendar month are spent",
         ),
         ("price", gcp(gpu="a4-highgpu-8g"), "3.67 dollars an hour", ""),
         ("price", gcp(gpu="a4-highgpu-8g"), "plus the unknown price of a4-highgpu-8g", ""),
