@@ -40,7 +40,7 @@ class Stack(Workspace):
         if self.simulated:
             boot = " --boot" * self.boots
             command = f"python -m tools.stack destroy {self.name} --offline{boot} {EXCLUDE}"
-            sys.stderr.write(f"offline: no real resource was created. To delete the simulated ones, run `{command}`\n")
+            sys.stderr.write(f"offline: all resources are simulated. To delete them, run `{command}`\n")
         return code
 
     def refresh(self, extra: Sequence[str] = ()) -> int:
