@@ -233,7 +233,7 @@ def test_an_existing_file_needs_force(write: WriteStack, stacks: Path, monkeypat
     # The second time, the file appears after the answers have been checked.
     for names in (["local"], []):
         monkeypatch.setattr("yard.init.answers.stack_names", lambda found=names: found)
-        with pytest.raises(InitError, match=r"exists\. Fix: edit it, choose a different name, or replace it with --force"):
+        with pytest.raises(InitError, match=r"exists\. Fix: edit it, choose a different name, or"):
             write(**options)
         assert file.read_text() == before
     write(force=True, **options)
