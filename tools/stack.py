@@ -38,7 +38,7 @@ class Stack(Workspace):
             sys.stderr.write(f"booted: to use the cluster, run `. {file}`, then `yard nodes --stack {self.name}`\n")
         code = self.operate("up", (*_NO_QUESTIONS, *extra))
         if self.simulated:
-            boot = " --boot" * self.boots
+            boot = " --boot" if self.boots else ""
             command = f"python -m tools.stack destroy {self.name} --offline{boot} {EXCLUDE}"
             sys.stderr.write(f"offline: all resources are simulated. To delete them, run `{command}`\n")
         return code

@@ -185,7 +185,7 @@ def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:
     if rows:
         table(("NODE", "STATE", "PHASE", "STEP", "REASON", "BECAUSE"), rows)
     else:
-        # Slurm asks an idle node's slurmd only every five minutes (SlurmdTimeout/3).
+        # slurmctld asks an idle node's slurmd only once a minute (HealthCheckInterval in components/node/slurm.py).
         say(f"all {len(found)} nodes are in service, according to their last checks. To check them now: `yard doctor`")
 
 

@@ -305,7 +305,9 @@ def _pulumi_outputs(name: str, environment: Mapping[str, str]) -> dict[str, Any]
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("error:")] or done.stderr.splitlines()
         reason = lines[-1].removeprefix("error: ") if lines else "it printed no error message"
-        create = "make demo" if name == "local" else f"pulumi stack select --create {name} && pulumi up -s {name}"
+        # A project of one's own can have a stack of this name, but has no demo.
+        is_demo = name == "local" and (project.ROOT / "tools" / "demo.py").exists()
+        create = "make demo" if is_demo else f"pulumi stack select --create {name} && pulumi up -s {name}"
         is_missing = "no stack named" in reason
         fix = f"Fix: create it with `{create}`, or select" if is_missing else "You can select"
         raise StackError(f"pulumi cannot read stack '{name}': {reason}. {fix} a different stack with --stack")

@@ -84,10 +84,14 @@ def test_files_of_a_destroyed_stack_are_removed(stack: FakeStack) -> None:
 
 def test_the_error_of_pulumi_is_reported(stack: FakeStack) -> None:
     stack.program("pulumi", 'echo "error: no stack named $7 found" >&2; echo more >&2; exit 255')
-    with pytest.raises(StackError, match=r"no stack named local found\. Fix: create it with `make demo`, or select"):
-        load_stack("local")
     with pytest.raises(StackError, match=r"`pulumi stack select --create big && pulumi up -s big`, or select"):
         load_stack("big")
+    with pytest.raises(StackError, match=r"no stack named local found\. Fix: create it with `pulumi stack select"):
+        load_stack("local")
+    (project.ROOT / "tools").mkdir()
+    (project.ROOT / "tools" / "demo.py").touch()
+    with pytest.raises(StackError, match=r"no stack named local found\. Fix: create it with `make demo`, or select"):
+        load_stack("local")
     stack.program("pulumi", "echo 'error: incorrect passphrase' >&2; exit 255")
     with pytest.raises(StackError, match=r"incorrect passphrase\. You can select a different stack"):
         load_stack("local")

@@ -12,8 +12,8 @@ memlock_facts() {
   local name partition
   local -A idle=()
   while read -r name partition; do
-    # A task for a stopped slurmd would only end after a minute. Slurm can report its node as idle for five minutes
-    # (SlurmdTimeout/3).
+    # A task for a stopped slurmd would end only after a minute. Slurm reports its node as idle until the next health
+    # check (run_health_check in slurmctld/ping_nodes.c of Slurm 24.11.5, read 2026-11-28). 6818 is the default port.
     timeout 2 bash -c ': >"/dev/tcp/$1/6818"' _ "${hosts[$name]:-}" 2>/dev/null || continue
     idle[$partition]+="${idle[$partition]:+,}$name"
   done < <(timeout 30 sinfo -h -N -t idle -o '%N %R' 2>/dev/null)
