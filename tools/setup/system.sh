@@ -3,7 +3,7 @@
 
 system_packages=(
   qemu-system-x86 qemu-utils cloud-image-utils # the virtual machines and their seed disks
-  mmdebstrap gpg uidmap e2fsprogs zstd lz4     # the golden image
+  mmdebstrap gpg uidmap e2fsprogs zstd lz4 binutils # the golden image
   debian-archive-keyring                       # keys of Debian's archive, also on Ubuntu
   vde2                                         # the private network between machines
   openssh-client rsync                         # connections to nodes

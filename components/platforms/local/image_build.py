@@ -99,6 +99,12 @@ ESSENTIAL_HOOKS = (
     # No service may start while packages are installed.
     'printf "#!/bin/sh\\nexit 101\\n" >"$1/usr/sbin/policy-rc.d" && chmod 755 "$1/usr/sbin/policy-rc.d"',
 )
+_STRIP_MODULES = (
+    # On an emulated machine, the kernel registers the functions of a new module with ftrace for longer than it does
+    # anything else: `insmod xfs.ko` took 1.4 to 2.4 s, and 0.3 to 0.6 s without these sections (2026-11-29).
+    'find "$1/lib/modules" -name "*.ko" -exec objcopy --strip-unneeded --remove-section=__mcount_loc '
+    "--remove-section=.rela__mcount_loc --remove-section=.BTF {} ';'"
+)
 DPKG_OPTIONS = (
     "force-unsafe-io",
     "force-confold",
@@ -316,7 +322,7 @@ def run_tool(command: Sequence[str], progress: BuildProgress | None = None) -> s
         )
     except FileNotFoundError as error:
         raise PlatformError(
-            f"golden image: {command[0]} is missing. Fix: install mmdebstrap, e2fsprogs, zstd and qemu-utils"
+            f"golden image: {command[0]} is missing. Fix: install mmdebstrap, binutils, e2fsprogs, zstd and qemu-utils"
         ) from error
     with process:
         try:
@@ -394,6 +400,7 @@ def install_command(tree: Path, tar: Path, archive: Archive, rights: Privilege, 
         f"--customize-hook=tar-in {shlex.quote(str(tar))} /",
         *(f'--customize-hook=chroot "$1" {INSIDE}/{number}/customise' for number in range(len(recipe.folders))),
         f'--customize-hook=rm -rf "$1{INSIDE}"',
+        f"--customize-hook={_STRIP_MODULES}",
         f"--include={','.join(packages(recipe))}",
     ]
     return [*command, recipe.suite, str(tree), *archive.sources(recipe.suite)]

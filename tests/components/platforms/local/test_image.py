@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import yaml
 
 from components.platforms.local import bake, image, image_build
 from components.platforms.local.bake import bake_here, report_in
@@ -132,6 +133,15 @@ def test_the_tar_has_files_of_rootfs_at_their_paths() -> None:
     assert entries["run/image-recipe/0/customise"].mode == 0o755
     assert entries["etc/fstab"].mode == 0o644
     assert {(entry.uid, entry.gid) for entry in entries.values()} == {(0, 0)}
+
+
+def test_an_image_with_one_stage_has_all_modules_in_it() -> None:
+    golden, cloud = (yaml.safe_load(read_tar(recipe)["etc/cloud/cloud.cfg"]) for recipe in (image_build.GOLDEN, IMAGE))
+    assert golden["datasource_list"] == ["NoCloud"]
+    assert (golden["cloud_config_modules"], golden["cloud_final_modules"]) == ([], [])
+    # The agents and datasources of the clouds need the network, so booted clouds run all stages.
+    assert "datasource_list" not in cloud
+    assert cloud["cloud_final_modules"]
 
 
 @pytest.mark.parametrize(
