@@ -344,6 +344,14 @@ def test_a_file_is_replaced_and_never_empty(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["keys"]
 
 
+def test_a_new_file_of_root_needs_no_process(tmp_path: Path) -> None:
+    file = tmp_path / "new.conf"
+    put = f"remember() {{ :; }}\nchanged=0\numask 022\n{function(STAGES.parent / 'stage.sh', 'put_file')}\n"
+    put += f"for text in a a; do put_file {file} 0644 root:root <<<$text; done; echo $changed"
+    assert bash(f"PATH={tmp_path}\n{put}") == "1\n"
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("a\n", 0o644)
+
+
 TORCHRUN = STAGES.parent / "torchrun"
 _DISTRIBUTED = """
 import os

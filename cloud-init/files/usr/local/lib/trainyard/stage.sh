@@ -4,6 +4,7 @@
 set -euo pipefail
 trap 'printf "%s\n" "$BASH_COMMAND" >/run/trainyard/failed-command' ERR
 set -o errtrace
+umask 022
 export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a LC_ALL=C.UTF-8
 
 # shellcheck source=/dev/null
@@ -41,20 +42,24 @@ fi
 remember() { ! is_existing_host || "$ledger/remember" "$@"; }
 
 # put_file PATH MODE OWNER:GROUP <content: writes the file and increments `changed` if the content differs. Starts
-# processes only to write the file, because processes start slowly on an emulated machine.
+# processes only if it must, because processes start slowly on an emulated machine.
 changed=0
 put_file() {
   local path=$1 mode=$2 owner=$3 new to=$1
   IFS= read -r -d '' new || true
   [[ ! -e $path || $(<"$path") != "${new%$'\n'}" ]] || return 0
+  changed=$((changed + 1))
   remember "$path"
+  if [[ $mode == 0644 && $owner == root:root && ! -e $path && ! -L $path && -d ${path%/*} ]]; then
+    printf '%s' "$new" >"$path"
+    return 0
+  fi
   # `install` deletes an old file first, so the file would be empty if the machine lost its power in the next seconds.
   # ext4 writes a file's content before the file replaces another one (auto_da_alloc: torvalds/linux at afd4672d, read
   # 2026-11-28).
   [[ ! -e $path ]] || to=$path.trainyard-new
   printf '%s' "$new" | install -D -m "$mode" -o "${owner%:*}" -g "${owner#*:}" /dev/stdin "$to"
   [[ $to == "$path" ]] || mv -T "$to" "$path"
-  changed=$((changed + 1))
 }
 
 # own_host_line: prints a line for /etc/hosts with the hostname of this machine, if the hostname is not the node name.
@@ -82,8 +87,7 @@ put_block() {
   kept+=$'# trainyard\n'"$lines"$'# end of trainyard\n'
   [[ $kept != "$old" ]] || return 0
   [[ ! -e $new ]] || rm "$new"
-  # With this umask, the file needs no chmod.
-  (umask 022; printf %s "$kept" >"$new")
+  printf %s "$kept" >"$new"
   mv "$new" "$path"
   changed=$((changed + 1))
 }
