@@ -255,7 +255,3 @@ def test_an_unreachable_service_is_a_temporary_error() -> None:
     with pytest.raises(PowerError) as caught:
         power.states(["a"])
     assert type(caught.value) is PowerError
-
-
-def test_a_cluster_without_elastic_groups_has_no_channel() -> None:
-    assert channel({}) is None

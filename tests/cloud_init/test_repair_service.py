@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from repair import service
 from repair.service import KEPT, NO_SLURMD, Service, answering, load_history, read_site, scontrol
 
 from trainyard.faults import HISTORY, ON_TIMES, Change
@@ -302,8 +305,23 @@ def test_a_name_in_a_different_encoding_is_read(tmp_path: Path, monkeypatch: pyt
     assert scontrol("-o", "show", "job", "7") == "JobId=7 JobName=\ufffd Requeue=1\n"
 
 
-def test_refused_connection_is_an_answer() -> None:
-    assert answering({"here": "127.0.0.1", "nowhere": "256.0.0.1"}) == {"here"}
+def test_refused_and_accepted_connections_are_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as sockets:
+        servers = [sockets.enter_context(socket.socket()) for _ in range(2)]
+        port = 0
+        for server, address in zip(servers, ("127.0.0.2", "127.0.0.3"), strict=True):
+            server.bind((address, port))
+            port = server.getsockname()[1]
+            server.listen(0)
+        # The second server's queue is full, so the kernel answers no further connection.
+        for _ in range(2):
+            client = sockets.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.3", port))
+        monkeypatch.setattr(service, "_CLOSED_PORT", port)
+        monkeypatch.setattr(service, "_CONNECT_SECONDS", 0.5)
+        addresses = {"accepts": "127.0.0.2", "silent": "127.0.0.3", "refuses": "127.0.0.4", "nowhere": "256.0.0.1"}
+        assert answering(addresses) == {"accepts", "refuses"}
 
 
 def test_changes_of_machines_are_recorded_once(head: Head) -> None:

@@ -40,10 +40,8 @@ _METADATA = "http://169.254.169.254"
 """The address of both clouds' metadata services. Only root can connect to it (stage 12-metadata)."""
 
 
-def channel(settings: Mapping[str, str]) -> Power | None:
-    """Return the channel that the hand-over describes, or None if it describes none. Raises KeyError if unknown."""
-    if not settings:
-        return None
+def channel(settings: Mapping[str, str]) -> Power:
+    """Return the channel that the hand-over describes. Raises KeyError if its platform is unknown."""
     kinds: dict[str, type[Azure | Gcp | Hosts | Local]] = {"azure": Azure, "gcp": Gcp, "hosts": Hosts, "local": Local}
     return kinds[settings["platform"]](settings)
 

@@ -8,15 +8,18 @@ metrics (figures.py). The only programs that it runs are scontrol, squeue and sc
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import fcntl
 import json
 import os
 import re
+import selectors
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,6 @@ from typing import Any
 from health.slurm import SlurmNode, parse
 
 from repair.budget import SPENT, Budget, Meter
-from repair.channels import channel
 from repair.figures import FILE, Figures
 from repair.idle_jobs import IdleJobs, IdleLimit
 from repair.partitions import Closed, write_atomically
@@ -73,6 +75,7 @@ _SLURMD_SECONDS = 60.0
 _ROUND_SECONDS = 10.0
 """The longest time that one round adds to a worker's silence, because the clock can jump after the head was frozen."""
 _CONNECT_SECONDS = 3.0
+_ANSWERS = (0, errno.ECONNREFUSED)
 _FIELDS = 3
 """The number of fields in a line of ON_TIMES."""
 _CLOSED_PORT = 9
@@ -337,22 +340,27 @@ class Watch:
 
 def answering(addresses: Mapping[str, str]) -> set[str]:
     """Return the workers that accept or refuse a connection."""
-
-    async def ask() -> list[bool]:
-        return await asyncio.gather(*map(_answers, addresses.values()))
-
-    return {name for name, answered in zip(addresses, asyncio.run(ask())) if answered}  # noqa: B905  (Python 3.10)
-
-
-async def _answers(address: str) -> bool:
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(address, _CLOSED_PORT), _CONNECT_SECONDS)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, asyncio.TimeoutError):  # noqa: UP041  (different types in Python 3.10)
-        return False
-    writer.close()
-    return True
+    found = set()
+    with selectors.DefaultSelector() as waiting, ExitStack() as sockets:
+        for name, address in addresses.items():
+            connection = sockets.enter_context(socket.socket())
+            connection.setblocking(False)
+            try:
+                code = connection.connect_ex((address, _CLOSED_PORT))
+            except OSError:
+                continue
+            if code == errno.EINPROGRESS:
+                waiting.register(connection, selectors.EVENT_WRITE, (name, connection))
+            elif code in _ANSWERS:
+                found.add(name)
+        end = time.monotonic() + _CONNECT_SECONDS
+        while waiting.get_map() and (seconds := end - time.monotonic()) > 0:
+            for key, _ in waiting.select(seconds):
+                name, connection = key.data
+                waiting.unregister(connection)
+                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _ANSWERS:
+                    found.add(name)
+    return found
 
 
 def scontrol(*arguments: str) -> str | None:
@@ -567,7 +575,13 @@ class Service:
 def main() -> None:
     """Run until the process ends."""
     site = read_site((STATE / "handover" / "repair.json").read_text())
-    service = Service(site, power=channel(site.channel))
+    power = None
+    if site.channel:
+        # Without elastic groups, the imports of this module would delay the start by 0.3 s on an emulated machine.
+        from repair.channels import channel  # noqa: PLC0415
+
+        power = channel(site.channel)
+    service = Service(site, power=power)
     while True:
         service.run_once(time.monotonic(), time.time())
         time.sleep(INTERVAL_SECONDS)
