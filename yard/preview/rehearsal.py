@@ -71,8 +71,10 @@ def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[s
         cost = "" if found["usd_at_limit"] is None else f", which costs at most ${found['usd_at_limit']:.2f}"
         ends = f"each start ends after {duration(job.seconds)}{cost}"
         yield f"time: unknown, because no run on these machines is recorded; {ends}"
-        if job.cost_limit:
-            yield job.cost_limit
+        yield (
+            job.cost_limit
+            or "cost limit: none, and a job can start several times. To set one: `max_usd` in the job file"
+        )
     yield from (f"cluster: {line}" for line in rehearsal.costs)
     if job.environment is None:
         yield "environment: Python of the nodes or the container; images of clouds have no PyTorch (use --env torch)"
