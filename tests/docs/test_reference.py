@@ -67,7 +67,7 @@ def test_the_example_on_the_stack_file_page_is_valid() -> None:
 def test_the_readme_states_the_price_of_its_example() -> None:
     readme = (ROOT / "README.md").read_text()
     plan = stack_in(readme).plan
-    assert f"its list price, ${known_usd(plan):.2f} per hour. Bastion costs up to $0.40 more" in readme
+    assert f"this cluster costs ${known_usd(plan):.2f} per hour. Azure Bastion costs up to $0.40 more" in readme
     assert unpriced(plan) == ("bastion-standard",)
 
 
