@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from pathlib import Path
 
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.process import sweep_run
@@ -37,8 +38,15 @@ def down() -> int:
     forget(ssh_files)
     shutil.rmtree(ssh_files, ignore_errors=True)
     remove_empty_state()
+    remove_salt(project.ROOT / project.stack_file(STACK))
     sys.stdout.write("the local cluster was removed. `make clean` also deletes the cache of all checkouts\n")
     return 0
+
+
+def remove_salt(file: Path) -> None:
+    """Remove the salt that `pulumi up` and `pulumi stack select --create` added to the removed stack's file."""
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith("encryptionsalt:")))
 
 
 def remove_empty_state() -> None:

@@ -40,7 +40,10 @@ class Stack(Workspace):
         if self.simulated:
             boot = " --boot" if self.boots else ""
             command = f"python -m tools.stack destroy {self.name} --offline{boot} {EXCLUDE}"
-            sys.stderr.write(f"offline: all resources are simulated. To delete them, run `{command}`\n")
+            sys.stderr.write(
+                f"offline: all resources are simulated. To delete them, run `{command}`. To delete all rehearsals with "
+                "their protected resources, run `rm -r .trainyard/offline`\n"
+            )
         return code
 
     def refresh(self, extra: Sequence[str] = ()) -> int:

@@ -258,6 +258,13 @@ def test_state_is_removed_after_the_last_stack(tmp_path: Path, monkeypatch: pyte
     assert [path.name for path in (tmp_path / "pulumi-home").iterdir()] == ["plugins"]
 
 
+def test_only_the_salt_is_removed_from_the_stack_file(tmp_path: Path) -> None:
+    file = tmp_path / "Pulumi.local.yaml"
+    file.write_text("encryptionsalt: v1:abc=\nconfig:\n  trainyard:cluster: {}\n")
+    down.remove_salt(file)
+    assert file.read_text() == "config:\n  trainyard:cluster: {}\n"
+
+
 def resource(name: str, **more: Any) -> dict[str, Any]:
     return {"urn": f"urn:pulumi:s::trainyard::a$gcp:compute/disk:Disk::{name}", "type": "gcp:compute/disk:Disk", **more}
 

@@ -35,6 +35,8 @@ from yard.show import console as standard_console
 NOT_INCLUDED = "discounts, taxes"
 UNPROVED = "no stack has been created on a real Azure or Google Cloud yet (docs/verification.md)"
 """A note that offline previews and `yard init` print until both clouds have been tested."""
+_LONGEST_MONTH = 31
+"""Days."""
 LONGEST = 65_000
 """GitHub rejects comments with more than 65,536 characters."""
 MARKER = "<!-- trainyard-preview -->"
@@ -243,8 +245,16 @@ def cost_limits(plan: ClusterPlan) -> Iterator[str]:
     """Yield a line about the limits on the cluster's cost, if there are any."""
     limits = {"hour": plan.limits.max_usd_per_hour, "month": plan.limits.max_usd_per_month}
     if given := [f"${amount:,.10g} per {time}" for time, amount in limits.items() if amount is not None]:
-        spent = "; when the month's is spent, no job starts and idle elastic machines stop, but others still cost money"
-        yield f"cost limit: {' and '.join(given)}{spent if plan.limits.max_usd_per_month is not None else ''}"
+        month = plan.limits.max_usd_per_month
+        yield f"cost limit: {' and '.join(given)}{'' if month is None else _spent(month, known_usd(plan))}"
+
+
+def _spent(month: float, usd: float) -> str:
+    """Return when a month's limit is spent if all machines are on at `usd` per hour, and the effect."""
+    effect = "no job starts and idle elastic machines stop, but others still cost money"
+    if usd * 24 * _LONGEST_MONTH <= month:
+        return f"; when the month's is spent, {effect}"
+    return f"; if all machines are on, the month's is spent after {month / usd / 24:.1f} days; then {effect}"
 
 
 def _people(plan: ClusterPlan) -> Iterator[str]:

@@ -236,7 +236,7 @@ def _suspect(case: Case, *, can_replace: bool, start: str) -> str:
     """Explain how long the repair waits, and what an operator can do meanwhile."""
     why = [f"the fault may end by itself within {PATIENCE_SECONDS / 60:.0f} minutes"]
     if case.fault == GONE or not case.reason:
-        why.append(f"start the machine with {start} if it has stopped, otherwise run `yard doctor`")
+        why = [f"if the machine has stopped, start it with {start}; otherwise run `yard doctor` or wait"]
     if can_replace:
         why.append(f"`yard replace {case.name}` does not wait")
     return "; ".join(why)

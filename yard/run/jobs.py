@@ -317,6 +317,8 @@ def cancel_jobs(remote: Remote, jobs: Sequence[int], as_json: bool) -> None:
     lines = [f"job {job.id} ({job.name}): {state}" for job, state in zip(chosen, states, strict=True)]
     facts = {"cancelled": [job.id for job in running], "already_ended": [job.id for job in chosen if job.ended]}
     answer("\n".join(lines) or "no job is pending or running", facts, as_json)
+    for job in running:
+        warn(f"yard: the processes of job {job.id} are ending; `yard wait {job.id}` waits for them")
 
 
 def resume_job(remote: Remote, job: int, as_json: bool) -> None:
@@ -430,6 +432,8 @@ def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
         warn(f"yard: job {job} {found.state}: {explain(found)}; {fault}")
     if text:
         payload(text)
+        if found.state == "RUNNING" and all(line.startswith("yard: ") for line in text.splitlines()):
+            warn(describe_silence(job, found.state, "", "0"))
         return
     state = f"job {job} is {found.state}: {explain(found)}"
     if RUN_DIR.search(found.run_dir):

@@ -90,4 +90,5 @@ def _prepare(spec: LocalSpec) -> None:
     if pulumi.runtime.is_dry_run():
         return
     choice = choose(spec.accelerator, require_image(_image(spec)).kernel)
-    pulumi.log.info(f"local machines run with {choice.accelerator}: {choice.reason}")
+    kind = "with KVM" if choice.accelerator == "kvm" else "without KVM, so they are slow"
+    pulumi.log.info(f"local machines run {kind}: {choice.reason}")

@@ -273,7 +273,11 @@ def test_the_cost_limits_and_people_are_shown(render: Render, edited: DescribeEd
     users = [person("ann", admin=True), person("ben")]
     given = {"limits__max_usd_per_hour": 1250.5, "limits__max_usd_per_month": 20_000, "users": users}
     text = render(preview_of(report(edited("azure-a100", **given)))).replace("\\", "")
-    assert "cost limit: $1,250.5 per hour and $20,000 per month; when the month's is spent, no job starts" in text
+    spent = "if all machines are on, the month's is spent after 12.6 days; then no job starts"
+    assert f"cost limit: $1,250.5 per hour and $20,000 per month; {spent}" in text
+    enough = {**given, "limits__max_usd_per_month": 2_000_000}
+    text = render(preview_of(report(edited("azure-a100", **enough)))).replace("\\", "")
+    assert "$2,000,000 per month; when the month's is spent, no job starts" in text
     assert "people: ann (admin), ben" in text
     text = render(preview_of(report(edited("local"))))
     assert "cost limit" not in text

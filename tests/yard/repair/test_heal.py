@@ -117,8 +117,8 @@ def test_existing_hosts_are_not_replaced() -> None:
 def test_a_lost_node_can_be_started_or_replaced_at_once() -> None:
     lost = decide(case(GONE, "down*", MINUTE), NOW, can_replace=True, start=START).why
     assert (
-        f"start the machine with {START} if it has stopped, otherwise run `yard doctor`; `yard replace n` does not wait"
-        in lost
+        f"if the machine has stopped, start it with {START}; otherwise run `yard doctor` or wait; "
+        "`yard replace n` does not wait" in lost
     )
     assert START not in decide(case(DISK, "drained", MINUTE), NOW, can_replace=True, start=START).why
     host = decide(case(GONE, "down*", MINUTE), NOW, can_replace=False, start=START).why

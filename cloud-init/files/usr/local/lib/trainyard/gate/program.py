@@ -142,7 +142,9 @@ def describe_unready(shown: dict[str, tuple[str, float]], seconds: float) -> str
 def describe_state(status: dict[str, Any]) -> str:
     """Return a node's state, stage and reason as one text."""
     reason = f": {status['reason']}" if status.get("reason") else ""
-    return f"{status['state']} {status.get('stage', '')}".strip() + reason
+    # During an update, running nodes have these states too.
+    state = {"unreached": "connecting", "booting": "starting"}.get(status["state"], status["state"])
+    return f"{state} {status.get('stage', '')}".strip() + reason
 
 
 def wait_for_nodes(
