@@ -23,7 +23,7 @@ from trainyard.project import ROOT
 FOLDER = ROOT / "docs" / "images"
 SESSION = (
     "yard nodes",
-    "yard submit allreduce --follow",
+    "yard submit train-tiny --follow",
     "yard ps",
 )
 _COLUMNS = 120
