@@ -165,7 +165,10 @@ def test_nodes_are_joined_with_the_outputs(stack: FakeStack) -> None:
         ("idle|none", "Unknown|Unknown", ""),
     ],
 )
-def test_nodes_and_heal_say_who_and_why(row: str, author: str, why: str, stack: FakeStack) -> None:
+def test_nodes_and_heal_say_who_and_why(
+    row: str, author: str, why: str, stack: FakeStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yard.repair.heal._is_refused", lambda *_: False)
     sinfo = f"*%u*) echo 'yard-gpu-0|{author}' ;; *) echo 'yard-gpu-0|{row}'; echo 'yard-gpu-1|idle|none' ;;"
     stack.program("ssh", f"case $* in *===heal===*) printf '{{}}\n===heal===\n===heal===\n' ;;& {sinfo} esac")
     listed = {node["name"]: node for node in json.loads(printed("nodes", "--json"))}

@@ -15,6 +15,10 @@ def check_reach(examined: Examined) -> Iterator[HostProblem]:
     for report in examined.reports.values():
         if report.error:
             start = examined.cluster.way_to_start(examined.stack)
+            # While a local machine is on, QEMU listens on its SSH port.
+            if examined.cluster.provider == "local" and "Connection refused" in report.error:
+                yield problem(report.name, "stopped", start=start)
+                continue
             is_repaired = examined.has_slurm and report.name != examined.cluster.head.name
             repair = "; `yard heal` shows the next repair step" if is_repaired else ""
             yield problem(report.name, "unreachable", error=report.error, start=start, repair=repair)

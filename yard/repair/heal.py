@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from trainyard import project
 from trainyard.errors import RemoteError, StackError
-from trainyard.faults import HISTORY, QUARANTINE, reason_for
+from trainyard.faults import HISTORY, QUARANTINE, is_off, reason_for
+from trainyard.outputs import Cluster
 from yard.repair.drain import update
 from yard.repair.steps import (
     STRIKES,
@@ -31,6 +33,7 @@ from yard.repair.steps import (
     limit,
     parse_actions,
     strikes,
+    with_stopped,
 )
 from yard.run.queue import explain_node, parse_authors
 from yard.run.schedulers import Slurm
@@ -94,7 +97,7 @@ def heal(remote: Remote, request: HealRequest, as_json: bool) -> int:
             say_json([asdict(decision) for decision in decisions])
         else:
             _show(found, decisions)
-        steps = [decision for decision in decisions if decision.step not in {Step.NONE, Step.WAIT}]
+        steps = [decision for decision in decisions if decision.step not in {Step.NONE, Step.WAIT, Step.START}]
         for decision in steps if performs else ():
             _record(remote, decision, next(case for case in found if case.name == decision.node))
             if code := _perform(remote, decision):
@@ -166,7 +169,26 @@ def _plan(remote: Remote, max_usd_per_hour: float | None) -> tuple[list[Case], l
     found = cases(groups, Slurm().nodes(remote), json.loads(history), parse_actions(record), parse_authors(authors))
     now, start = time.time(), cluster.way_to_start(remote.stack.name)
     decisions = [decide(case, now, can_replace=cluster.provider != "hosts", start=start) for case in found]
-    return found, limit(decisions, found, Limits(max_usd_per_hour, cluster.usd_per_hour), now)
+    limited = limit(decisions, found, Limits(max_usd_per_hour, cluster.usd_per_hour), now)
+    # The head stops elastic machines on purpose.
+    wanted = {case.name for case in found if not is_off(case.state)}
+    return found, with_stopped(limited, _stopped(cluster) & wanted, start)
+
+
+def _stopped(cluster: Cluster) -> set[str]:
+    """Return the local machines that have stopped. While a machine is on, QEMU listens on its SSH port."""
+    local = cluster.nodes if cluster.provider == "local" else ()
+    return {node.name for node in local if node.address and _is_refused(node.address, node.port)}
+
+
+def _is_refused(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=2).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:
@@ -180,7 +202,7 @@ def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:
             decision.why,
         )
         for case, decision in zip(found, decisions, strict=True)
-        if case.reason or decision.phase not in {Phase.HEALTHY, Phase.PROBATION}
+        if case.reason or decision.step is Step.START or decision.phase not in {Phase.HEALTHY, Phase.PROBATION}
     ]
     if rows:
         table(("NODE", "STATE", "PHASE", "STEP", "REASON", "BECAUSE"), rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -63,6 +63,8 @@ class Phase(StrEnum):
 class Step(StrEnum):
     NONE = "none"
     WAIT = "wait"
+    START = "start"
+    """An operator starts the machine."""
     REBOOT = "reboot"
     REPLACE = "replace"
     QUARANTINE = "quarantine"
@@ -230,6 +232,12 @@ def decide(case: Case, now: float, *, can_replace: bool, start: str) -> Decision
     return Decision(
         case.name, phase, left[0], f"the fault '{case.fault}' {f'remains after: {tried}' if tried else 'remains'}"
     )
+
+
+def with_stopped(decisions: Iterable[Decision], stopped: Collection[str], start: str) -> list[Decision]:
+    """Return the decisions. For each node whose machine is known to have stopped, the step is START."""
+    why = f"its machine has stopped; to start it, run {start}"
+    return [replace(each, step=Step.START, why=why) if each.node in stopped else each for each in decisions]
 
 
 def _suspect(case: Case, *, can_replace: bool, start: str) -> str:

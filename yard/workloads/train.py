@@ -222,6 +222,15 @@ def _torchao() -> tuple[Any, Any]:
     return convert_to_float8_training, Float8LinearConfig.from_recipe_name("tensorwise")
 
 
+def global_batch(chosen: int | None, ranks: int) -> int:
+    """Return the sequences per step, by default one per rank. Raises SystemExit if they cannot be divided equally."""
+    if chosen is None:
+        return ranks
+    if chosen % ranks:
+        raise SystemExit(f"train: --batch {chosen} must be a multiple of the world size {ranks}")
+    return chosen
+
+
 class Trainer:
     """One rank of a training run."""
 
@@ -230,8 +239,7 @@ class Trainer:
         self.shape = gpt.PRESETS[options.preset]
         self.run_dir = Path(options.run_dir)
         self.rank, self.ranks, local = rank_from_environment()
-        if options.batch % self.ranks:
-            raise SystemExit(f"train: --batch {options.batch} must be a multiple of the world size {self.ranks}")
+        options.batch = global_batch(options.batch, self.ranks)
         import torch  # noqa: PLC0415  (takes seconds; --help does not need it)
         import torch.distributed as dist  # noqa: PLC0415
         import torch.utils.checkpoint  # noqa: PLC0415
@@ -473,7 +481,7 @@ class Trainer:
         if self.rank == 0:
             with (self.run_dir / "metrics.jsonl").open("a") as file:
                 file.write(json.dumps({**record, "time": time.time()}) + "\n")
-        self.say(f"step {record['step']} loss {record['loss']:.5f} {record['step_ms']:.0f} ms "
+        self.say(f"step {record['step']} of {record['last_step']} loss {record['loss']:.5f} {record['step_ms']:.0f} ms "
                  f"{record['tokens_per_s']:.0f} tokens/s {record['hardware_tflops']:.2f} TFLOPS/rank")  # fmt: skip
 
     def _summary(self, durations: list[float], saved_at: int) -> None:
@@ -490,7 +498,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parallel", choices=["ddp", "fsdp2"], default="ddp")
     parser.add_argument("--data", default="synthetic", help="`synthetic`, or a file of unsigned token ids")
     parser.add_argument("--token-bytes", type=int, choices=[2, 4], default=2, help="bytes per token id in the file")
-    parser.add_argument("--batch", type=int, default=8, help="sequences per step, summed over all ranks")
+    parser.add_argument("--batch", type=int, help="sequences per step, summed over all ranks; default: one per rank")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints; 0: no checkpoints")
     parser.add_argument("--log-every", type=int, default=1, help="steps between records; each record pauses the GPU")
@@ -504,7 +512,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--recompute", action="store_true", help="recompute activations: less memory, more computation")
 
     chosen = parser.parse_args(arguments)
-    if min(chosen.steps, chosen.log_every, chosen.batch) < 1 or chosen.save_every < 0 or chosen.keep <= 1:
+    counts = [chosen.steps, chosen.log_every] + ([] if chosen.batch is None else [chosen.batch])
+    if min(counts) < 1 or chosen.save_every < 0 or chosen.keep <= 1:
         parser.error("--steps, --log-every and --batch must be at least 1, --keep at least 2")
     return chosen
 

@@ -341,10 +341,16 @@ def test_an_unreachable_host_causes_one_problem(local: Cluster) -> None:
     reports = {**examined(local, healthy()).reports, SECOND: HostReport(name=SECOND, error="Connection refused")}
     found = judge(Examined(cluster=local, reports=reports, stack="local"))
     assert [name for name, listed in found.items() if listed] == ["reach"]
-    assert found["reach"][0].cause.endswith("Connection refused")
-    fix = found["reach"][0].fix
-    assert fix.startswith("start the host with `pulumi up -s local --refresh` if it has stopped")
-    assert fix.endswith("; `yard heal` shows the next repair step")
+    assert found["reach"][0].cause == "its machine has stopped"
+    assert found["reach"][0].fix == "run `pulumi up -s local --refresh`"
+
+
+def test_a_silent_host_may_have_stopped(local: Cluster) -> None:
+    reports = {**examined(local, healthy()).reports, SECOND: HostReport(name=SECOND, error="Connection timed out")}
+    [found] = judge(Examined(cluster=local, reports=reports, stack="local"))["reach"]
+    assert found.cause.endswith("Connection timed out")
+    assert found.fix.startswith("start the host with `pulumi up -s local --refresh` if it has stopped")
+    assert found.fix.endswith("; `yard heal` shows the next repair step")
 
 
 def test_hosts_get_only_the_peer_facts_they_need() -> None:

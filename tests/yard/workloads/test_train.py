@@ -144,6 +144,14 @@ def test_rank_comes_from_torch_or_slurm_variables(
     assert train.rank_from_environment() == expected
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 16])
+def test_the_default_batch_suits_every_world_size(ranks: int) -> None:
+    assert train.global_batch(train.parse([]).batch, ranks) == ranks
+    assert train.global_batch(48, ranks) == 48
+    with pytest.raises(SystemExit, match=f"--batch {ranks + 31} must be a multiple of the world size {ranks + 30}"):
+        train.global_batch(ranks + 31, ranks + 30)
+
+
 @pytest.mark.parametrize("arguments", [["--steps", "0"], ["--batch", "0"], ["--keep", "1"], ["--save-every", "-1"]])
 def test_numbers_out_of_range_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
