@@ -23,7 +23,7 @@ from trainyard.project import ROOT
 FOLDER = ROOT / "docs" / "images"
 SESSION = (
     "yard nodes",
-    "yard submit train-tiny --follow",
+    "yard submit allreduce --follow",
     "yard ps",
 )
 _COLUMNS = 120
