@@ -128,6 +128,10 @@ _CODE_MIB = 640
 """Size of QEMU's buffer for translated code. When the buffer is full, QEMU discards its content and translates again.
 After the demo's job, a worker has 562 MiB of code. With 256 MiB, QEMU discarded the code three times, and the job ended
 after 97 instead of 91 s (2026-11-27)."""
+_HUGE_PAGES = ("env", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1")
+"""Lets the table in which QEMU finds translated code use huge pages. A fifth of an emulated machine's time is spent in
+lookups that wait for memory, and huge pages save 4 to 5 % of the CPU time (measured 2026-11-29). glibc before 2.35
+ignores the setting (GNU C Library manual, "Memory Allocation Tunables")."""
 OVERHEAD_MIB = _CODE_MIB + 100
 """Memory that an emulated machine's QEMU process needs besides its guest's memory."""
 
@@ -146,7 +150,7 @@ def base_command(files: MachineFiles, hardware: Hardware, kernel: Path) -> list[
     """Return the command with the machine's processor, memory, console, kernel and root disk."""
     release = GoldenImage(kernel.parent).release
     return [
-        "nice", "-n", str(hardware.niceness),
+        *([] if hardware.accelerator == "kvm" else _HUGE_PAGES), "nice", "-n", str(hardware.niceness),
         "qemu-system-x86_64", "-name", files.name, *_processor(hardware), "-m", str(hardware.memory_mib),
         "-display", "none", "-nodefaults", "-no-user-config", "-rtc", "base=utc",
         "-daemonize", "-pidfile", str(files.pidfile),
