@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.main import get_command
 
@@ -11,6 +13,7 @@ from components.stackfile.read import Stack, parse_stack
 from tests.conftest import ROOT
 from tools.reference import GUIDES, SECTIONS, checks_page, lists, replaced
 from yard.commands.cli import app
+from yard.job.loader import load_job
 
 PAGES = {page: (ROOT / "docs" / f"{page}.md").read_text() for page in ("commands", "stack-file")}
 
@@ -69,6 +72,13 @@ def test_the_readme_states_the_price_of_its_example() -> None:
     plan = stack_in(readme).plan
     assert f"this cluster costs ${known_usd(plan):.2f} per hour. Azure Bastion costs up to $0.40 more" in readme
     assert unpriced(plan) == ("bastion-standard",)
+
+
+def test_the_job_file_in_the_readme_is_valid(tmp_path: Path) -> None:
+    job = (ROOT / "README.md").read_text().split("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "job.yaml").write_text(job)
+    (tmp_path / "train.py").touch()
+    assert load_job(str(tmp_path / "job.yaml"), {}, {}, []).spec.launcher == "torchrun"
 
 
 def test_the_cost_page_states_the_price_of_remaining_storage() -> None:
