@@ -92,7 +92,7 @@ def test_every_platform_has_a_page() -> None:
 @pytest.mark.parametrize(
     ("page", "heading", "names"),
     [
-        ("docs/jobs.md", "## The launch matrix", LAUNCHERS),
+        ("docs/jobs.md", "## Choose a launcher", LAUNCHERS),
         ("docs/environments.md", "# Python environments", environment_names()),
         ("cloud-init/README.md", "\n| stage |", [path.name for path in STAGES.iterdir()]),
         ("docs/troubleshooting.md", "## Cluster checks", CHECKS),
