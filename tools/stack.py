@@ -40,10 +40,7 @@ class Stack(Workspace):
         if self.simulated:
             boot = " --boot" if self.boots else ""
             command = f"python -m tools.stack destroy {self.name} --offline{boot} {EXCLUDE}"
-            sys.stderr.write(
-                f"offline: all resources are simulated. To delete them, run `{command}`. To delete all rehearsals with "
-                "their protected resources, run `rm -r .trainyard/offline`\n"
-            )
+            sys.stderr.write(f"offline: all resources are simulated. To delete them, run `{command}`\n")
         return code
 
     def refresh(self, extra: Sequence[str] = ()) -> int:
@@ -56,7 +53,11 @@ class Stack(Workspace):
             return 0
         if EXCLUDE not in extra:
             refuse_protected(self.name, self.environment)
-        return self.operate("destroy", (*_NO_QUESTIONS, *extra))
+        code = self.operate("destroy", (*_NO_QUESTIONS, *extra))
+        if self.simulated and not code:
+            command = f"python -m tools.stack rm {self.name} --offline --force"
+            sys.stderr.write(f"offline: the protected resources are kept. To delete them as well, run `{command}`\n")
+        return code
 
     def rm(self, extra: Sequence[str] = ()) -> int:
         """Remove the stack from the backend. Pulumi requires --force if the stack has resources."""

@@ -432,6 +432,8 @@ def _ask(question: Question, draft: StackDraft) -> StackDraft:
     # The draft has a place that offers the machine type.
     place = _PLACES[draft.provider][0] if question.key == "region" else None
     default = draft.section["platform"][place] if place else question.default
+    # Without a default, the prompt would be repeated without a message after an empty answer.
+    default = "" if default is None else default
     answered: StackDraft = typer.prompt(text, default=default, value_proc=checked, show_default=bool(default))
     return answered
 

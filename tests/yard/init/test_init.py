@@ -384,6 +384,7 @@ def test_missing_values_are_asked_until_they_are_valid(
     for text in (
         "cost limit: $60 per hour and $20,000 per month; if all machines are on, the month's is spent after 15.1 days",
         "Error: must be 1 to 16 lowercase letters",
+        "Error: must be the name of a machine type",  # an empty answer
         "Error: must be a machine type of the platform azure. Fix: write Standard_ND96asr_v4",
         "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h",
         "Fix: write westus2",
