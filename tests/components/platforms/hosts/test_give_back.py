@@ -215,7 +215,7 @@ def test_folders_are_unmounted_and_existing_ones_are_kept(
     assert folder.exists() == existed
 
 
-def test_mounts_are_stopped_and_access_rules_removed_after_the_jobs(
+def test_jobs_end_before_mounts_are_stopped_and_access_rules_removed(
     machine: Machine, ran: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.remember("--data", "/shared", "/home/trainer")
@@ -223,8 +223,12 @@ def test_mounts_are_stopped_and_access_rules_removed_after_the_jobs(
     GIVE_BACK.stop(GIVE_BACK.Ledger(machine.ledger))
     stopped = {word for command in ran if command[:2] == ("systemctl", "stop") for word in command}
     assert {"shared.mount", "home-trainer.mount"} <= stopped
-    jobs_end = ran.index(("pkill", "-KILL", "-u", "trainer"))
-    assert ran.index(("systemctl", "stop", "trainyard-metadata.service", "trainyard-ports.service")) > jobs_end
+    order = [
+        ("pkill", "-KILL", "-u", "trainer"),
+        ("systemctl", "stop", "shared.automount", "shared.mount"),
+        ("systemctl", "stop", "trainyard-metadata.service", "trainyard-ports.service"),
+    ]
+    assert sorted(order, key=ran.index) == order
 
 
 class Apt:
