@@ -165,7 +165,7 @@ def test_files_of_users_and_of_the_head_are_kept(machine: Machine) -> None:
 def test_files_below_a_mount_are_not_removed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.remember("etc/mounted")
     file = machine.write("etc/mounted/theirs", "of another machine")
-    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path: path == file.parent)
+    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path, kind="": path == file.parent and not kind)
     with pytest.raises(GIVE_BACK.StillInUse, match="something is mounted under"):
         machine.give_back()
     assert file.exists()
@@ -208,7 +208,7 @@ def test_folders_are_unmounted_and_existing_ones_are_kept(
     machine.remember("--mount", "shared")
     folder.mkdir(exist_ok=True)
     unmount = ("umount", "-f", "-l", str(folder))
-    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path: path == folder and unmount not in ran)
+    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path, kind="": path == folder and unmount not in ran and not kind)
     GIVE_BACK.stop(GIVE_BACK.Ledger(machine.ledger))
     assert unmount in ran
     machine.give_back()
@@ -219,7 +219,7 @@ def test_jobs_end_before_mounts_are_stopped_and_access_rules_removed(
     machine: Machine, ran: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.remember("--data", "/shared", "/home/trainer")
-    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path: False)
+    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path, kind="": False)
     GIVE_BACK.stop(GIVE_BACK.Ledger(machine.ledger))
     stopped = {word for command in ran if command[:2] == ("systemctl", "stop") for word in command}
     assert {"shared.mount", "home-trainer.mount"} <= stopped
@@ -229,6 +229,16 @@ def test_jobs_end_before_mounts_are_stopped_and_access_rules_removed(
         ("systemctl", "stop", "trainyard-metadata.service", "trainyard-ports.service"),
     ]
     assert sorted(order, key=ran.index) == order
+
+
+def test_folders_of_a_server_that_does_not_answer_are_detached_first(
+    machine: Machine, ran: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.remember("--mount", "/shared")
+    detach = ("umount", "-f", "-l", "/shared")
+    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path, kind="": kind == "nfs" and str(path) == "/shared")
+    GIVE_BACK.stop(GIVE_BACK.Ledger(machine.ledger))
+    assert ran.index(detach) < ran.index(("systemctl", "stop", "shared.automount", "shared.mount"))
 
 
 class Apt:
