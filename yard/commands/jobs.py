@@ -445,4 +445,9 @@ def _number(remote: Remote, job: str) -> int:
 def _follow(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool = False) -> None:
     from yard.run.jobs import follow_log
 
-    raise typer.Exit(follow_log(remote, job, rank, as_json, quiet=quiet))
+    try:
+        code = follow_log(remote, job, rank, as_json, quiet=quiet)
+    except KeyboardInterrupt:
+        warn(f"\nyard: job {job} continues; `yard cancel {job}` ends it")
+        raise
+    raise typer.Exit(code)

@@ -66,13 +66,18 @@ more() {
   fi
   while IFS= read -r -u 3 line; do
     introduce
+    # A skipped line shows, too, that the program has begun. After a restart, it begins again.
+    case $line in
+      'yard: job '*', start '*) began=0 ;;
+      'yard: '*) ;;
+      *) began=1 ;;
+    esac
     if ((skip > 0)); then
       skip=$((skip - 1))
       continue
     fi
     printf '%s\n' "${line//[$'\036\037']/}"
     partial='' heard=$SECONDS
-    [[ $line == 'yard: '* ]] || began=1
   done
   [[ -z $line ]] || introduce
   ((skip == 0)) || return 0

@@ -206,6 +206,28 @@ def test_a_silent_job_reports_its_state(followed: Followed) -> None:
     assert not followed.rest().startswith("\x1f")
 
 
+@pytest.mark.engine
+def test_a_restarted_program_is_silent_again(followed: Followed) -> None:
+    start = "yard: job 7, start {}, on a node\n"
+    followed.write("job.log", f"{start.format(0)}output\n{start.format(1)}")
+    followed.start()
+    assert [followed.line(), followed.line(), followed.line()] == [start.format(0), "output\n", start.format(1)]
+    assert followed.line().startswith("\x1fRUNNING None ")
+    followed.state("COMPLETED")
+    followed.write("events", "1 end 0\n")
+    followed.rest()
+
+
+@pytest.mark.engine
+def test_a_program_whose_output_was_shown_is_not_silent(followed: Followed) -> None:
+    followed.write("job.log", "yard: job 7, start 0, on a node\noutput\n")
+    followed.start(skip=2)
+    time.sleep(2)
+    followed.state("COMPLETED")
+    followed.write("events", "1 end 0\n")
+    assert not followed.rest().startswith("\x1f")
+
+
 def test_the_state_of_a_silent_job_is_a_sentence() -> None:
     assert describe_silence(7, "PENDING", "Resources", "0") == "yard: job 7 is queued: waiting for free nodes"
     assert "waits until their machines have started" in describe_silence(7, "CONFIGURING", "None", "3")
