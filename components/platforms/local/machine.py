@@ -131,7 +131,7 @@ after 97 instead of 91 s (2026-11-27)."""
 _HUGE_PAGES = ("env", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1")
 """Lets the table in which QEMU finds translated code use huge pages. A fifth of an emulated machine's time is spent in
 lookups that wait for memory, and huge pages save 4 to 5 % of the CPU time (measured 2026-11-29). glibc before 2.35
-ignores the setting (GNU C Library manual, "Memory Allocation Tunables")."""
+ignores the setting."""
 OVERHEAD_MIB = _CODE_MIB + 100
 """Memory that an emulated machine's QEMU process needs besides its guest's memory."""
 
