@@ -448,6 +448,6 @@ def _follow(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool =
     try:
         code = follow_log(remote, job, rank, as_json, quiet=quiet)
     except KeyboardInterrupt:
-        warn(f"\nyard: job {job} continues; `yard cancel {job}` ends it")
+        warn(f"\nyard: Ctrl-C ended only this command; to end job {job}, run `yard cancel {job}`")
         raise
     raise typer.Exit(code)
