@@ -337,7 +337,10 @@ def test_only_root_on_the_head_reaches_the_channel_to_the_machines(tmp_path: Pat
     assert (rule in (tmp_path / "etc/trainyard/ports.nft").read_text()) is expected
 
 
-def test_a_kernel_without_nftables_fails_the_stage(tmp_path: Path) -> None:
-    ran = node(tmp_path, {"nft --check": "1 "}).run("62-ports", **ON_HEAD, TEST_HANDOVER=str(tmp_path / "handover"))
-    assert ran.failure().startswith("fail nft rejects ")
-    assert ran.calls("systemctl") == []
+@pytest.mark.parametrize(
+    ("check", "message"), [("1 ", "fail nft rejects "), ("0 ", "fail trainyard-ports.service does not start")]
+)
+def test_rules_that_do_not_load_fail_the_stage(tmp_path: Path, check: str, message: str) -> None:
+    made = node(tmp_path, {"systemctl reload-or-restart": "1 ", "nft --check": check})
+    ran = made.run("62-ports", **ON_HEAD, TEST_HANDOVER=str(tmp_path / "handover"))
+    assert ran.failure().startswith(message)

@@ -81,8 +81,8 @@ def test_detached_disk_stops_the_server_and_hides_nothing(tmp_path: Path) -> Non
     held = in_use(tmp_path)
     ran = storage(tmp_path, "0 TYPE=ext4").run("50-storage", **ON_DISK | {"SHARED_DISK": "/dev/disk/by-id/google-a"})
     ran.passed()
-    device = r"dev-disk-by\x2did-google\x2da.device"
-    assert unit(tmp_path, "nfs-server.service.d/trainyard.conf") == f"[Unit]\nBindsTo={device}\nAfter={device}\n"
+    bound = "Before=nfs-server.service\nPropagatesStopTo=nfs-server.service\n[Mount]\nWhat=/dev/disk/by-id/google-a\n"
+    assert bound in unit(tmp_path, "srv-trainyard.mount")
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "shared", tmp_path / "home", held / "shared")]
     assert modes == [0o700, 0o700, 0o755]
 

@@ -5,7 +5,7 @@
 # `systemctl restart trainyard-bootstrap`, a pass skips only stages with "# runs: once".
 
 readonly pass_inputs=/run/trainyard/inputs
-shared='' received='' seen='' repeats=0
+shared='' seen='' repeats=0 received=() readers=()
 
 # begin_pass [--again]: discards the inputs of earlier passes, unless --again is given or the pass follows a hand-over.
 begin_pass() {
@@ -34,22 +34,30 @@ read_received() {
   [[ ! -e $state/handover/complete ]] || complete=$(<"$state/handover/complete")
   [[ $complete != "$seen" ]] || return 0
   seen=$complete
-  received=$(
+  mapfile -t received < <(
     cd "$state/handover" || exit
     find . -type f ! -name complete ! -name bundle.sha256 -print0 | sort -z | xargs -0 sha256sum
   )
 }
 
-# read_own_part: adds the hashes of the files and folders that the stage names as $handover/NAME to `stamp`.
-read_own_part() {
-  local rest=$text line
-  read_received
+# read_readers: sets `readers` to a line "STAGE:$handover/NAME" for each place where a stage names a file or folder of the
+# hand-over.
+read_readers() {
   # shellcheck disable=SC2016
-  while [[ $rest =~ '$handover/'([a-zA-Z0-9_./-]*)(.*) ]]; do
-    rest=${BASH_REMATCH[2]}
-    while IFS= read -r line; do
-      [[ $line != *"  ./${BASH_REMATCH[1]}"* ]] || stamp+=$line
-    done <<<"$received"
+  ((${#readers[@]})) || mapfile -t readers < <(cd "$lib/stages" && exec grep -o '$handover/[a-zA-Z0-9_./-]*' -- *)
+}
+
+# read_own_part NAME: adds the hashes of the files and folders that the stage names to `stamp`.
+read_own_part() {
+  local reader line
+  read_received
+  read_readers
+  for reader in "${readers[@]}"; do
+    [[ $reader == "$1:"* ]] || continue
+    for line in "${received[@]}"; do
+      # shellcheck disable=SC2016
+      [[ $line != *"  ./${reader#*'$handover/'}"* ]] || stamp+=$line
+    done
   done
 }
 
@@ -60,7 +68,7 @@ read_own_part() {
 is_unchanged() {
   read_shared
   stamp=$text$shared
-  read_own_part
+  read_own_part "$1"
   if ((repeats)) || [[ ! -e $pass_inputs/$1 || $(<"$pass_inputs/$1") != "$stamp" ]]; then
     [[ $text == *$'\n# later stages: unaffected\n'* ]] || repeats=1
     return 1

@@ -93,9 +93,11 @@ put_block() {
 }
 
 # Processes start slowly on an emulated machine, so the functions below wait and read the clock without a process.
-# pause SECONDS: sleeps by reading from an empty pipe.
-exec {idle_fd}<> <(:)
-pause() { read -r -t "$1" -u "$idle_fd" _ || true; }
+# pause SECONDS: sleeps by reading from an empty pipe, which the first call creates with one process.
+pause() {
+  [[ ${idle_fd:-} ]] || exec {idle_fd}<> <(:)
+  read -r -t "$1" -u "$idle_fd" _ || true
+}
 
 # wait_for SECONDS WHAT COMMAND...: polls until the command succeeds. After SECONDS, fails with a message that contains
 # WHAT. Reads the uptime, because bash's SECONDS jumps when chrony steps the clock.
