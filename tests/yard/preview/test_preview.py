@@ -202,9 +202,9 @@ def test_more_nodes_change_price_hosts_quota_and_files(edited: DescribeEdited) -
 
 
 def test_an_unknown_price_makes_the_difference_unknown(edited: DescribeEdited) -> None:
-    # No dated source contains the price of Azure Bastion.
-    found = between(edited("azure-h100"), edited("azure-h100", nodes__gpu__count=1))
-    assert (found.usd_per_hour, found.known_usd_per_hour) == (None, -98.372)
+    # No dated source contains Spot prices of this machine type.
+    found = between(edited("azure-h100"), edited("azure-h100", **SPOT, nodes__gpu__count=1))
+    assert (found.usd_per_hour, found.known_usd_per_hour) == (None, -196.692)
     assert found.hosts_removed == ["hopper-gpu-1"]
 
 
@@ -263,8 +263,8 @@ def refused(edited: DescribeEdited) -> Report:
 
 @both_formats
 def test_unknown_prices_are_named(render: Render, edited: DescribeEdited) -> None:
-    text = render(preview_of(report(edited("azure-h100", nodes__gpu__count=1), edited("azure-h100"))))
-    for words in ("/h plus unknown prices", "bastion-standard: price unknown", "$/h of known prices"):
+    text = render(preview_of(report(edited("azure-h100", **SPOT), edited("azure-h100"))))
+    for words in ("/h plus unknown prices", "price unknown for Standard_ND96isr_H100_v5 (Spot)", "$/h of known prices"):
         assert words in text.replace("\\", "")
 
 
@@ -382,10 +382,10 @@ SPOT_WARNING = "Spot prices change at any time"
         (
             "azure-h100",
             SPOT,
-            "list price $3.07/h plus unknown prices",
+            "list price $3.47/h plus unknown prices",
             [
                 "netapp-Premium $2.48/h ($1,808 a month): list price of an unnamed region, dated 2021-11-04",
-                "bastion-standard: price unknown",
+                "bastion-standard $0.40/h ($292 a month): list price of an unnamed region, dated 2025-01-01",
                 "price unknown for Standard_ND96isr_H100_v5 (Spot)",
                 "not included: network traffic (to the internet $0.087 per GB after 100 GB a month, through NAT $0.045 "
                 f"per GB), {NOT_INCLUDED}",
@@ -400,7 +400,7 @@ SPOT_WARNING = "Spot prices change at any time"
             ["storage head_nfs, 1024 GiB: maximum write throughput 191 MiB/s, 12 MiB/s for each of 16 GPUs"],
             SPOT_WARNING,
         ),
-        ("azure-a100", {"access": {"via": "bastion"}}, "list price $66.32/h plus unknown prices", [], SPOT_WARNING),
+        ("azure-a100", {"access": {"via": "bastion"}}, "list price $66.72/h", [], SPOT_WARNING),
         ("local", {}, "list price", [], "storage"),
     ],
 )
