@@ -275,9 +275,8 @@ def unverified_facts(planned: Planned) -> Iterator[Broken]:
         uses_numa = planned.plan.scheduler == "slurm" and machine.gpu_affinity_unknown
         missing = [*machine.unverified, *(["the GPUs' NUMA nodes"] if uses_numa else [])]
         if missing:
-            yield Broken(
-                path="cluster", rule=f"unverified: no public source states {', '.join(missing)} for {machine.name}"
-            )
+            names = f"{', '.join(missing)} of {machine.name}"
+            yield Broken(path="cluster", rule=f"{names} could not be checked, because no public source states them")
 
 
 @check(
