@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from components.platforms.local.image import ensure_image
-from offline.boot.machine import DIFFERENCES, IMAGE
+from offline.boot.machine import DIFFERENCES, IMAGE, hypervisor
+from offline.cloud.world import World
 from trainyard.errors import StackError
 from trainyard.project import ROOT
 from yard.stack import pulumi
@@ -26,6 +28,11 @@ _NO_QUESTIONS = (*SHOW, "--yes", "--skip-preview")
 
 class Stack(Workspace):
     """A workspace that can also change its stack's resources. Each operation returns an exit code."""
+
+    @property
+    def _forget(self) -> str:
+        """The command that removes a simulated stack with its protected resources."""
+        return f"python -m tools.stack rm {self.name} --offline --force"
 
     def up(self, extra: Sequence[str] = ()) -> int:
         """Run `pulumi up`. Raises StackError if --offline would create real machines."""
@@ -40,7 +47,8 @@ class Stack(Workspace):
         if self.simulated:
             boot = " --boot" if self.boots else ""
             command = f"python -m tools.stack destroy {self.name} --offline{boot} {EXCLUDE}"
-            sys.stderr.write(f"offline: all resources are simulated. To delete them, run `{command}`\n")
+            sys.stderr.write(f"offline: all resources are simulated. To delete them, run `{command}`, and then ")
+            sys.stderr.write(f"`{self._forget}` for those that are protected\n")
         return code
 
     def refresh(self, extra: Sequence[str] = ()) -> int:
@@ -55,16 +63,24 @@ class Stack(Workspace):
             refuse_protected(self.name, self.environment)
         code = self.operate("destroy", (*_NO_QUESTIONS, *extra))
         if self.simulated and not code:
-            command = f"python -m tools.stack rm {self.name} --offline --force"
-            sys.stderr.write(f"offline: the protected resources are kept. To delete them as well, run `{command}`\n")
+            sys.stderr.write("offline: the protected resources are kept. ")
+            sys.stderr.write(f"To delete them as well, run `{self._forget}`\n")
         return code
 
     def rm(self, extra: Sequence[str] = ()) -> int:
-        """Remove the stack from the backend. Pulumi requires --force if the stack has resources."""
+        """Remove the stack from the backend. Pulumi requires --force if the stack has resources.
+
+        If the clouds are simulated, their resources are deleted as well, unless they were booted.
+        """
         if not self.exists():
             return 0
         self.clear_lock()
-        return self.remove(extra)
+        code = self.remove(extra)
+        cloud = World(self.name, self.home / "clouds").folder
+        # The folder of booted machines contains what is needed to stop them.
+        if self.simulated and not code and not hypervisor(cloud).run.exists():
+            shutil.rmtree(cloud, ignore_errors=True)
+        return code
 
     def outputs(self, extra: Sequence[str] = ()) -> int:
         """Print the stack's outputs as JSON, without secrets."""

@@ -20,9 +20,15 @@ class Problem:
     rule: str
     fix: str
 
-    def line(self, file: str) -> str:
-        """Return the problem as one line: `file:path: rule. Fix: fix.`"""
-        return f"{file}:{self.path}: {self.rule.rstrip('.')}. Fix: {self.fix.rstrip('.')}."
+    def text(self, *, is_note: bool = False) -> str:
+        """Return `path: rule. Fix: fix.` The fix of a note is only advice, so it has no label."""
+        fix = self.fix.rstrip(".")
+        advice = f"{fix[0].upper()}{fix[1:]}" if is_note else f"Fix: {fix}"
+        return f"{self.path}: {self.rule.rstrip('.')}. {advice}."
+
+    def line(self, file: str, *, is_note: bool = False) -> str:
+        """Return `text` after the file's name: `file:path: rule. Fix: fix.`"""
+        return f"{file}:{self.text(is_note=is_note)}"
 
 
 class RuleError(ValueError):

@@ -273,10 +273,12 @@ def unverified_facts(planned: Planned) -> Iterator[Broken]:
         yield Broken(path="cluster.nodes", rule=rule)
     for machine in {host.machine.name: host.machine for host in planned.plan.hosts}.values():
         uses_numa = planned.plan.scheduler == "slurm" and machine.gpu_affinity_unknown
-        missing = [*machine.unverified, *(["the GPUs' NUMA nodes"] if uses_numa else [])]
+        fields = ["quota names" if field == "quotas" else field for field in machine.unverified]
+        missing = [*fields, *(["NUMA nodes of the GPUs"] if uses_numa else [])]
         if missing:
-            names = f"{', '.join(missing)} of {machine.name}"
-            yield Broken(path="cluster", rule=f"{names} could not be checked, because no public source states them")
+            yield Broken(
+                path="cluster", rule=f"no public source confirms these facts about {machine.name}: {', '.join(missing)}"
+            )
 
 
 @check(

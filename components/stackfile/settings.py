@@ -54,7 +54,7 @@ def load_settings() -> Settings:
     # `yard bake` has already checked the stack file, and `file` would name the image's stack instead.
     for finding in stack.findings if BAKE not in config else ():
         log = pulumi.log.warn if finding.level is Level.WARNING else pulumi.log.info
-        log(f"{finding.problem.line(file)} [{finding.check}]")
+        log(f"{finding.problem.line(file, is_note=finding.level is Level.INFO)} [{finding.check}]")
     return Settings(
         plan=stack.plan,
         accepted_host_keys=_listed(config.get(ACCEPT)),

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -295,27 +294,16 @@ def test_stack_without_protected_resources_is_accepted(exported: Path, deploymen
     refuse_protected("opt", os.environ)
 
 
-def test_a_rehearsal_ends_with_the_command_that_deletes_its_resources(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    operations: list[tuple[str, Sequence[str]]] = []
-
-    def operate(self: stack.Stack, verb: str, options: Sequence[str]) -> int:
-        operations.append((verb, options))
-        return 0
-
-    monkeypatch.setattr(stack.Stack, "operate", operate)
-    monkeypatch.setattr(stack.Stack, "exists", lambda self: True)
-    monkeypatch.setattr(stack, "refuse_real_machines", lambda name: None)
-    monkeypatch.setattr(sys, "argv", ["stack", "up", "gcp-a2", "--offline"])
-    assert stack.main() == 0
-    command = capsys.readouterr().err.split("`")[1].split()
-    assert command[:3] == ["python", "-m", "tools.stack"]
-    monkeypatch.setattr(sys, "argv", command[2:])
-    assert stack.main() == 0
-    [(_, _), (verb, options)] = operations
-    assert verb == "destroy"
-    assert EXCLUDE in options
+@pytest.mark.engine
+def test_a_rehearsal_prints_the_commands_that_delete_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rehearsal = stack.Stack("gcp-a2", simulated=True, home=tmp_path)
+    assert rehearsal.up() == 0
+    deletions = re.findall(r"`python -m tools\.stack (\w+) gcp-a2 --offline (\S+)`", capfd.readouterr().err)
+    assert deletions == [("destroy", EXCLUDE), ("rm", "--force")]
+    assert (tmp_path / "clouds" / "gcp-a2").exists()
+    for verb, option in deletions:
+        assert getattr(rehearsal, verb)([option]) == 0
+    assert not (tmp_path / "clouds" / "gcp-a2").exists()
 
 
 _PHASE = """

@@ -161,10 +161,11 @@ def refresh(
         saved = None if save is None else str(save)
         say_json({"stack": loaded.name, "cluster": name, "ssh_config": str(loaded.ssh_config), "saved": saved})
         return
-    say(f"to connect to {name} without yard: ssh -F {_shown(loaded.ssh_config)} {loaded.cluster.head.name}")
+    say(f"to connect to the cluster {name} with ssh: ssh -F {_shown(loaded.ssh_config)} {loaded.cluster.head.name}")
     if save is not None:
         content = "no key, because people use their own keys" if loaded.cluster.users else "the key of the job user"
-        say(f"{save} contains {content}. The user who receives it runs: yard ssh --outputs {save.name}")
+        login = "with their private key in ~/.ssh/id_ed25519 or an SSH agent, " if loaded.cluster.users else ""
+        say(f"{save} contains {content}. The user who receives it runs, {login}`yard ssh --outputs {save.name}`")
 
 
 @app.command()

@@ -151,4 +151,7 @@ def report(
             lines.append(f"        fix:   {finding.fix}")
     count = sum(len(found) for found in findings.values())
     verdict = "no problems found" if count == 0 else f"{count} problem" + ("s" if count > 1 else "")
-    return "\n".join([*lines, f"{hosts} hosts, {len(findings)} checks, {seconds:.0f} s: {verdict}"]) + "\n"
+    lines.append(f"{hosts} hosts, {len(findings)} checks, {seconds:.0f} s: {verdict}")
+    if count and "queue" in findings:
+        lines.append("begin with these fixes: `yard nodes` and `yard heal` can show the same problem a minute later")
+    return "\n".join(lines) + "\n"

@@ -190,8 +190,8 @@ def findings(report: Report) -> list[Finding]:
 
 
 def finding_line(found: Finding) -> str:
-    check, problem = f" [{found.check}]" if found.check else "", found.problem
-    return f"{problem.path}: {problem.rule.rstrip('.')}. Fix: {problem.fix.rstrip('.')}.{check}"
+    check = f" [{found.check}]" if found.check else ""
+    return found.problem.text(is_note=found.level is Level.INFO) + check
 
 
 def quotas(report: Report) -> Iterator[Line | Rows]:

@@ -375,6 +375,9 @@ def test_the_report_has_host_problem_cause_and_fix() -> None:
     text = report({"names": [finding], "tcp": []}, 3, 2.4, {"tcp": ["a fact"]})
     assert f"FAIL  names\n      {FIRST}: problem\n        cause: why\n        fix:   how\n" in text
     assert text.endswith("ok    tcp\n      a fact\n3 hosts, 2 checks, 2 s: 1 problem\n")
+    advice = "begin with these fixes: `yard nodes` and `yard heal` can show the same problem a minute later\n"
+    assert report({"names": [finding], "queue": []}, 3, 2.4, {}).endswith(f": 1 problem\n{advice}")
+    assert report({"names": [], "queue": []}, 3, 2.4, {}).endswith(": no problems found\n")
 
 
 def test_slurm_checks_are_skipped_without_a_scheduler(local: Cluster) -> None:

@@ -29,7 +29,17 @@ from yard.preview.account import Account, Verdict
 from yard.preview.describe import PLACEHOLDERS, Description, describe
 from yard.preview.difference import Difference, FileDiff, UnknownRevision, commit_of, compare, snapshots_at
 from yard.preview.engine import Resources, Step, read_answer
-from yard.preview.printing import MARKER, NOT_INCLUDED, as_markdown, costs, host_ranges, show, total_price
+from yard.preview.printing import (
+    MARKER,
+    NOT_INCLUDED,
+    as_markdown,
+    costs,
+    finding_line,
+    findings,
+    host_ranges,
+    show,
+    total_price,
+)
 from yard.preview.report import Preview, Report, as_json, stack_json
 from yard.stack.workspace import stack_names
 
@@ -259,6 +269,15 @@ def grown(edited: DescribeEdited) -> Report:
 @pytest.fixture
 def refused(edited: DescribeEdited) -> Report:
     return report(edited("azure-a100", "bad", nodes__gpu__count=0, head__machine="x<b>|`y`"))
+
+
+def test_only_the_fix_of_a_problem_is_called_a_fix(edited: DescribeEdited) -> None:
+    found = findings(report(edited("azure-h100", **SPOT)))
+    labelled = {each.level for each in found if ". Fix: " in finding_line(each)}
+    assert labelled == {Level.WARNING}
+    assert {each.level for each in found} == {Level.WARNING, Level.INFO}
+    [note] = [finding_line(each) for each in found if each.check == "unconfirmed"]
+    assert note.endswith("quota names. Compare them with your provider's documentation. [unconfirmed]")
 
 
 @both_formats

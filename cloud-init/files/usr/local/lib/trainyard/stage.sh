@@ -46,7 +46,8 @@ remember() { ! is_existing_host || "$ledger/remember" "$@"; }
 changed=0
 put_file() {
   local path=$1 mode=$2 owner=$3 new to=$1
-  IFS= read -r -d '' new || true
+  # With -N and a large number of characters, bash reads a pipe in blocks. With -d, it reads byte by byte.
+  IFS= read -r -N 99999999 new || true
   [[ ! -e $path || $(<"$path") != "${new%$'\n'}" ]] || return 0
   changed=$((changed + 1))
   remember "$path"
@@ -72,7 +73,7 @@ own_host_line() {
 # two markers is missing, because the cluster's lines cannot be identified.
 put_block() {
   local path=$1 new=$1.trainyard-new lines line old='' kept='' inside=0 bad=0
-  IFS= read -r -d '' lines || true
+  IFS= read -r -N 99999999 lines || true
   ! is_existing_host || "$ledger/remember" --block "$path"
   [[ ! -e $path ]] || IFS= read -r -d '' old <"$path" || true
   [[ -z $old ]] || while IFS= read -r line; do
