@@ -29,11 +29,6 @@ _NO_QUESTIONS = (*SHOW, "--yes", "--skip-preview")
 class Stack(Workspace):
     """A workspace that can also change its stack's resources. Each operation returns an exit code."""
 
-    @property
-    def _forget(self) -> str:
-        """The command that removes a simulated stack with its protected resources."""
-        return f"python -m tools.stack rm {self.name} --offline --force"
-
     def up(self, extra: Sequence[str] = ()) -> int:
         """Run `pulumi up`. Raises StackError if --offline would create real machines."""
         if self.simulated:
@@ -45,10 +40,9 @@ class Stack(Workspace):
             sys.stderr.write(f"booted: to use the cluster, run `. {file}`, then `yard nodes --stack {self.name}`\n")
         code = self.operate("up", (*_NO_QUESTIONS, *extra))
         if self.simulated:
-            boot = " --boot" if self.boots else ""
-            command = f"python -m tools.stack destroy {self.name} --offline{boot} {EXCLUDE}"
-            sys.stderr.write(f"offline: all resources are simulated. To delete them, run `{command}`, and then ")
-            sys.stderr.write(f"`{self._forget}` for those that are protected\n")
+            destroy, rm = self._command("destroy", EXCLUDE), self._command("rm", "--force")
+            sys.stderr.write(f"offline: all resources are simulated. To delete them, run {destroy}, and then {rm} ")
+            sys.stderr.write("for those that are protected\n")
         return code
 
     def refresh(self, extra: Sequence[str] = ()) -> int:
@@ -64,7 +58,7 @@ class Stack(Workspace):
         code = self.operate("destroy", (*_NO_QUESTIONS, *extra))
         if self.simulated and not code:
             sys.stderr.write("offline: the protected resources are kept. ")
-            sys.stderr.write(f"To delete them as well, run `{self._forget}`\n")
+            sys.stderr.write(f"To delete them as well, run {self._command('rm', '--force')}\n")
         return code
 
     def rm(self, extra: Sequence[str] = ()) -> int:
@@ -85,6 +79,11 @@ class Stack(Workspace):
     def outputs(self, extra: Sequence[str] = ()) -> int:
         """Print the stack's outputs as JSON, without secrets."""
         return self.run(["stack", "output", "--json", "-s", self.name, *PLAIN, *extra], self.environment, ROOT)
+
+    def _command(self, verb: str, option: str) -> str:
+        """Return the command that runs an operation of this simulated stack."""
+        boot = " --boot" if self.boots else ""
+        return f"`python -m tools.stack {verb} {self.name} --offline{boot} {option}`"
 
 
 def refuse_protected(stack: str, environment: Mapping[str, str]) -> None:

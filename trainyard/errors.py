@@ -23,7 +23,7 @@ class Problem:
     def text(self, *, is_note: bool = False) -> str:
         """Return `path: rule. Fix: fix.` The fix of a note is only advice, so it has no label."""
         fix = self.fix.rstrip(".")
-        advice = f"{fix[0].upper()}{fix[1:]}" if is_note else f"Fix: {fix}"
+        advice = f"{fix[:1].upper()}{fix[1:]}" if is_note else f"Fix: {fix}"
         return f"{self.path}: {self.rule.rstrip('.')}. {advice}."
 
     def line(self, file: str, *, is_note: bool = False) -> str:

@@ -44,7 +44,7 @@ read_received() {
 # hand-over.
 read_readers() {
   # shellcheck disable=SC2016
-  ((${#readers[@]})) || mapfile -t readers < <(cd "$lib/stages" && exec grep -o '$handover/[a-zA-Z0-9_./-]*' -- *)
+  ((${#readers[@]})) || mapfile -t readers < <(cd "$lib/stages" && exec grep -oH '$handover/[a-zA-Z0-9_./-]*' -- *)
 }
 
 # read_own_part NAME: adds the hashes of the files and folders that the stage names to `stamp`.
