@@ -17,7 +17,7 @@ from components.platforms.local.image import ensure_image
 from offline.boot.machine import DIFFERENCES, IMAGE, hypervisor
 from offline.cloud.world import World
 from trainyard.errors import StackError
-from trainyard.project import ROOT
+from trainyard.project import ROOT, stack_file
 from yard.stack import pulumi
 from yard.stack.workspace import PLAIN, SHOW, Workspace, refuse_real_machines
 
@@ -74,6 +74,8 @@ class Stack(Workspace):
         # The folder of booted machines contains what is needed to stop them.
         if self.simulated and not code and not hypervisor(cloud).run.exists():
             shutil.rmtree(cloud, ignore_errors=True)
+        if not code:
+            sys.stderr.write(f"{stack_file(self.name)} was kept\n")
         return code
 
     def outputs(self, extra: Sequence[str] = ()) -> int:

@@ -175,7 +175,7 @@ def limit_is_effective(planned: Planned) -> Iterator[Broken]:
     "price",
     Level.INFO,
     "set cluster.limits.max_usd_per_hour to refuse changes that cost more",
-    "to permit more than {limit} dollars an hour, raise cluster.limits.max_usd_per_hour",
+    "the limit is {limit} dollars an hour (cluster.limits.max_usd_per_hour)",
     "to refuse changes that cost more, add cluster.limits.max_usd_per_hour; when {limit} dollars of a calendar month "
     "are spent, no job starts",
 )

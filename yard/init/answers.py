@@ -408,7 +408,8 @@ def _missing(question: Question, draft: StackDraft) -> Problem:
         }
         choices = [f"{name} (with {', '.join(options)})" for name, options in required.items()]
     fix = f"use one of {', '.join(choices)}" if choices else f"add it: {question.text}"
-    return Problem(path=question.option, rule="is missing", fix=fix)
+    more = "; `yard init --help` lists all options" if question.key == "provider" else ""
+    return Problem(path=question.option, rule="is missing", fix=fix + more)
 
 
 def _ask(question: Question, draft: StackDraft) -> StackDraft:

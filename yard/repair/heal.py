@@ -195,14 +195,15 @@ def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:
     rows = [
         (
             case.name,
-            case.state,
+            # Slurm notices a stopped machine later.
+            "off" if decision.step is Step.START else case.state,
             str(decision.phase),
             str(decision.step),
             explain_node(case.state, case.reason, case.set_by),
             decision.why,
         )
         for case, decision in zip(found, decisions, strict=True)
-        if case.reason or decision.step is Step.START or decision.phase not in {Phase.HEALTHY, Phase.PROBATION}
+        if case.reason or decision.phase not in {Phase.HEALTHY, Phase.PROBATION}
     ]
     if rows:
         table(("NODE", "STATE", "PHASE", "STEP", "REASON", "BECAUSE"), rows)

@@ -235,9 +235,12 @@ def decide(case: Case, now: float, *, can_replace: bool, start: str) -> Decision
 
 
 def with_stopped(decisions: Iterable[Decision], stopped: Collection[str], start: str) -> list[Decision]:
-    """Return the decisions. For each node whose machine is known to have stopped, the step is START."""
+    """Return the decisions. A node whose machine is known to have stopped is FAULTY, and its step is START."""
     why = f"its machine has stopped; to start it, run {start}"
-    return [replace(each, step=Step.START, why=why) if each.node in stopped else each for each in decisions]
+    return [
+        replace(each, phase=Phase.FAULTY, step=Step.START, why=why) if each.node in stopped else each
+        for each in decisions
+    ]
 
 
 def _suspect(case: Case, *, can_replace: bool, start: str) -> str:

@@ -270,7 +270,7 @@ def test_month_limit_warns_of_unknown_prices_and_other_regions() -> None:
     ("check", "subject", "rule", "fix"),
     [
         ("price", gcp(), "62.45 dollars an hour", "set cluster.limits.max_usd_per_hour"),
-        ("price", gcp(limit=1000), "62.45 dollars", "to permit more than 1000 dollars an hour, raise"),
+        ("price", gcp(limit=1000), "62.45 dollars", "the limit is 1000 dollars an hour"),
         (
             "price",
             with_month_limit(20_000),

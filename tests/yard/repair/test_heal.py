@@ -148,7 +148,8 @@ def test_a_stopped_machine_must_be_started() -> None:
     lost, healthy = case(GONE, "down*", MINUTE), case("", "idle")
     for one in (lost, healthy):
         [decision] = with_stopped([decide(one, NOW, can_replace=True, start=START)], {one.name}, START)
-        assert (decision.step, decision.why) == (Step.START, f"its machine has stopped; to start it, run {START}")
+        why = f"its machine has stopped; to start it, run {START}"
+        assert (decision.phase, decision.step, decision.why) == (Phase.FAULTY, Step.START, why)
         [kept] = with_stopped([decide(one, NOW, can_replace=True, start=START)], {"other"}, START)
         assert kept.step in {Step.WAIT, Step.NONE}
 
