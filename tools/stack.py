@@ -72,10 +72,10 @@ class Stack(Workspace):
         code = self.remove(extra)
         cloud = World(self.name, self.home / "clouds").folder
         # The folder of booted machines contains what is needed to stop them.
-        if self.simulated and not code and not hypervisor(cloud).run.exists():
-            shutil.rmtree(cloud, ignore_errors=True)
-        if not code:
-            sys.stderr.write(f"{stack_file(self.name)} was kept\n")
+        if self.simulated and not code:
+            if not hypervisor(cloud).run.exists():
+                shutil.rmtree(cloud, ignore_errors=True)
+            sys.stderr.write(f"offline: {stack_file(self.name)} was kept\n")
         return code
 
     def outputs(self, extra: Sequence[str] = ()) -> int:

@@ -398,6 +398,10 @@ def _choices(question: Question, draft: StackDraft) -> Sequence[str]:
     return ()
 
 
+_LISTED = 16
+"""Maximum number of choices in a message."""
+
+
 def _missing(question: Question, draft: StackDraft) -> Problem:
     choices = _choices(question, draft)
     if question.key == "provider":
@@ -407,7 +411,8 @@ def _missing(question: Question, draft: StackDraft) -> Problem:
             for name in choices
         }
         choices = [f"{name} (with {', '.join(options)})" for name, options in required.items()]
-    fix = f"use one of {', '.join(choices)}" if choices else f"add it: {question.text}"
+    others = f" or one of {len(choices) - _LISTED} others" if len(choices) > _LISTED else ""
+    fix = f"use one of {', '.join(choices[:_LISTED])}{others}" if choices else f"add it: {question.text}"
     more = "; `yard init --help` lists all options" if question.key == "provider" else ""
     return Problem(path=question.option, rule="is missing", fix=fix + more)
 

@@ -473,8 +473,13 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
     ]
     table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, COLOURS)
     out_of_service = any(not is_in_service(node["state"]) for node in found if node["state"] != "head")
-    if out_of_service and cluster.scheduler == "slurm" and remote.stack.has_admin_login:
+    if cluster.scheduler != "slurm":
+        return
+    if out_of_service and remote.stack.has_admin_login:
         say(f"`yard heal --stack {remote.stack.name}` prints what each node that is out of service needs")
+    elif not out_of_service:
+        # slurmctld asks an idle node's slurmd only once a minute (HealthCheckInterval in components/node/slurm.py).
+        say("states can be a minute old; `yard doctor` checks all nodes now")
 
 
 def node_rows(remote: Remote) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -157,6 +158,10 @@ def test_missing_options_are_listed_with_choices(write: WriteStack, stacks: Path
     fixes = {problem.path: problem.fix for problem in caught.value.problems}
     assert set(fixes) == {"NAME", "--region", "--budget", "--count"}
     assert fixes["--region"] == "use one of eastus, italynorth, southcentralus, westeurope, westus2"
+    with pytest.raises(InitError) as caught:
+        write(provider="gcp")
+    [zones] = [problem.fix for problem in caught.value.problems if problem.path == "--region"]
+    assert re.fullmatch(r"use one of (\S+, ){15}\S+ or one of \d+ others", zones)
 
 
 @pytest.mark.parametrize("provider", sorted(PLATFORMS))
