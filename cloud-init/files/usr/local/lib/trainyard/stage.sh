@@ -46,7 +46,8 @@ remember() { ! is_existing_host || "$ledger/remember" "$@"; }
 changed=0
 put_file() {
   local path=$1 mode=$2 owner=$3 new to=$1
-  # With -N and a large number of characters, bash reads a pipe in blocks. With -d, it reads byte by byte.
+  # With -N and a large number of characters, bash reads a pipe in blocks. With -d, it reads byte by byte
+  # (strace of bash 5.2.15, 2026-11-29).
   IFS= read -r -N 99999999 new || true
   [[ ! -e $path || $(<"$path") != "${new%$'\n'}" ]] || return 0
   changed=$((changed + 1))
