@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,23 +62,16 @@ class Person:
         public = self.key.with_suffix(".pub").read_text().strip()
         return {"name": self.name, "ssh_keys": [public], "admin": self.admin, "accounts": ["vision"]}
 
-    def prepare(self, exits: ExitStack) -> None:
-        """Create the key, and start an agent that holds it."""
+    def prepare(self) -> None:
+        """Create the person's key and environment."""
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key], check=True)
-        agent = subprocess.Popen(
-            ["ssh-agent", "-D", "-a", self.folder / f"{self.name}.agent"], stdout=subprocess.DEVNULL
-        )
-        exits.callback(agent.wait)
-        exits.callback(agent.terminate)
         self.environment = {
             **os.environ,
-            "SSH_AUTH_SOCK": str(self.folder / f"{self.name}.agent"),
+            "TRAINYARD_KEY": str(self.key),
             "TRAINYARD_OUTPUTS": str(self.folder / f"{self.name}.json"),
             "TRAINYARD_USER": self.name,
             "SECRET": SECRET,
         }
-        wait_until("the agent", 10, lambda: Path(self.environment["SSH_AUTH_SOCK"]).exists(), 0.1)
-        subprocess.run(["ssh-add", "-q", self.key], check=True, env=self.environment)
 
     def receive(self) -> None:
         """Get the outputs file from the operator."""
@@ -134,19 +126,18 @@ def team(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("team")
     made = Team(*(Person(cluster, name, folder, admin=name == "boss") for name in ("ann", "bob", "boss", "carl")))
     people = (made.ann, made.bob, made.boss)
-    with ExitStack() as exits:
-        for person in (*people, made.carl):
-            person.prepare(exits)
-        try:
-            deploy(cluster, *people)
-            for person in people:
-                person.receive()
-            yield made
-        finally:
-            cluster.on(HEAD, "sudo scancel --user=ann; sudo scancel --user=bob; sudo scancel --user=boss", check=False)
-            cluster.edit(lambda spec: [spec.pop(key) for key in ("users", "limits")])
-            cluster.stack("up")
-            cluster.wait_idle()
+    for person in (*people, made.carl):
+        person.prepare()
+    try:
+        deploy(cluster, *people)
+        for person in people:
+            person.receive()
+        yield made
+    finally:
+        cluster.on(HEAD, "sudo scancel --user=ann; sudo scancel --user=bob; sudo scancel --user=boss", check=False)
+        cluster.edit(lambda spec: [spec.pop(key) for key in ("users", "limits")])
+        cluster.stack("up")
+        cluster.wait_idle()
 
 
 @pytest.fixture(scope="module")

@@ -139,8 +139,9 @@ def test_ssh_names_the_fix_for_a_refused_key(stack: FakeStack, local: Cluster, m
     stack.export({"cluster": dumped(replace(local, users={"ann": "user"}))})
     monkeypatch.setenv("TRAINYARD_USER", "ann")
     stack.program("ssh", "echo 'ann@127.0.0.1: Permission denied (publickey).' >&2; exit 255")
-    assert "accepts none of your SSH keys: ann@127.0.0.1: Permission denied (publickey). Fix: run `ssh-add" in refused(
-        "ssh"
+    assert (
+        "accepts none of your SSH keys: ann@127.0.0.1: Permission denied (publickey). Fix: run `export TRAINYARD_KEY"
+        in refused("ssh")
     )
 
 

@@ -33,6 +33,8 @@ ADMIN_CERTIFICATE = f"{ADMIN_KEY}-cert.pub"
 """The file in which ssh looks for the certificate of the admin's key."""
 USER_VARIABLE = "TRAINYARD_USER"
 """Environment variable with the name of the person who uses yard."""
+KEY_VARIABLE = "TRAINYARD_KEY"
+"""Environment variable with the file of this person's private key. Without it, ssh uses its default files."""
 
 Logins = Sequence[tuple[str, Sequence[str]]]
 
@@ -73,11 +75,8 @@ def control_path(sockets: str, folder: str) -> str | None:
     return path if len(path.encode()) - len("%C") + 40 + 17 <= _SOCKET_PATH_LIMIT else None
 
 
-def ssh_config(cluster: Cluster, folder: str, control: str | None, user: str = "", *, admin: bool = True) -> str:
-    """Return the SSH configuration for the keys in `folder`. `control` is the ControlPath of shared connections.
-
-    `user` is the login name if it is not the job user's. `admin` states whether `folder` contains the admin's key.
-    """
+def ssh_config(cluster: Cluster, folder: str, control: str | None, logins: Logins) -> str:
+    """Return the SSH configuration for the files in `folder`. `control` is the ControlPath of shared connections."""
     sharing = ("ControlMaster auto", f"ControlPath {control}", "ControlPersist 10m") if control else ()
     common = _block(
         "*",
@@ -96,7 +95,6 @@ def ssh_config(cluster: Cluster, folder: str, control: str | None, user: str = "
         ),
     )
     head = cluster.head
-    logins = _logins(cluster, folder, user or head.user, admin=admin)
     blocks = [_blocks(head, head.address, head.port, logins, _proxy(head, folder))]
     for node in cluster.nodes:
         direct = node.address is not None
@@ -119,13 +117,14 @@ def _proxy(head: Head, folder: str) -> Sequence[str]:
 def _logins(cluster: Cluster, folder: str, user: str, *, admin: bool) -> Logins:
     """Return the host name suffix and the configuration lines for each user.
 
-    A person's own keys are the files that ssh uses by default, and the keys in the SSH agent. Without the admin's key,
-    a person who is an admin also logs in as the admin with them.
+    `user` is a person, or "" for the job user. A person's own key is the file in TRAINYARD_KEY. Without this variable,
+    ssh uses its default files and the keys in the SSH agent. Without the admin's key in `folder`, a person who is an
+    admin also logs in as the admin with the own key.
     """
-    head = cluster.head
-    own = f"{folder}/{USER_KEY}" if user == head.user else None
-    key = f"{folder}/{ADMIN_KEY}" if admin or user not in cluster.users else None
-    return [("", login_lines(user, own)), (ADMIN_SUFFIX, login_lines(head.admin_user, key))]
+    head, own_key = cluster.head, _own_key() or None
+    own = own_key if user else f"{folder}/{USER_KEY}"
+    key = own_key if user and not admin else f"{folder}/{ADMIN_KEY}"
+    return [("", login_lines(user or head.user, own)), (ADMIN_SUFFIX, login_lines(head.admin_user, key))]
 
 
 def login_lines(user: str, key: str | None) -> Sequence[str]:
@@ -203,7 +202,7 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
     state = file.resolve() if file else state_file(environment, name)
     version = _version(state) if state else backend_url(environment)
     chosen = os.environ.get(USER_VARIABLE, "")
-    version += f":{chosen}"
+    version += f":{chosen}:{_own_key()}"
     if not refresh and (cached := _cached(folder, version)) is not None:
         return Stack(name=name, cluster=cached[0], folder=folder, outputs=file, login=cached[1])
     outputs = _read_file(file) if file else _pulumi_outputs(name, environment)
@@ -229,6 +228,17 @@ def _login(cluster: Cluster, chosen: object, *, has_key: bool) -> str:
             f"{USER_VARIABLE} to your name on the cluster, or ask an operator to add you to the stack file"
         )
     return str(name)
+
+
+def _own_key() -> str:
+    """Return the absolute path of the person's private key, or "" if none is set. Raises StackError without a file."""
+    chosen = os.environ.get(KEY_VARIABLE, "")
+    if not chosen:
+        return ""
+    file = Path(chosen).expanduser().absolute()
+    if not file.is_file():
+        raise StackError(f"{KEY_VARIABLE} names {chosen}, which is not a file. Fix: set it to your private SSH key")
+    return str(file)
 
 
 def save_for_jobs(stack: Stack, file: Path, user: str | None = None) -> None:
@@ -331,7 +341,8 @@ def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Clus
             (folder / name).unlink(missing_ok=True)
     _replace(folder / "known_hosts", known_hosts(cluster))
     control = control_path(str(SOCKETS), str(folder))
-    _replace(folder / "config", ssh_config(cluster, str(folder), control, login, admin=isinstance(admin, str)))
+    logins = _logins(cluster, str(folder), login, admin=isinstance(admin, str))
+    _replace(folder / "config", ssh_config(cluster, str(folder), control, logins))
     # This file is written last, so if it exists, the other files also exist.
     cache = {"format": _FORMAT, "source": version, "cluster": dumped(cluster), "login": login}
     _replace(folder / "outputs.json", json.dumps(cache, indent=1) + "\n")

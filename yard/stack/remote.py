@@ -11,7 +11,7 @@ from pathlib import Path
 from trainyard.certificate import expiry
 from trainyard.errors import RemoteError, UnreachableError
 from trainyard.faults import NOTICES
-from yard.stack.load import ADMIN_CERTIFICATE, ADMIN_SUFFIX, TUNNEL_LOG, Stack, load_stack
+from yard.stack.load import ADMIN_CERTIFICATE, ADMIN_SUFFIX, KEY_VARIABLE, TUNNEL_LOG, Stack, load_stack
 
 _SSH_FAILED = 255
 _END = "===notices==="
@@ -125,9 +125,9 @@ class Remote:
             )
         if self.stack.login and "Permission denied" in message:
             raise RemoteError(
-                f"{head.name} accepts none of your SSH keys: {message} Fix: run `ssh-add FILE` (without an agent, "
-                "first `eval $(ssh-agent)`) with the key that the stack file contains for you, or ask an operator "
-                "of the cluster which key that is"
+                f"{head.name} accepts none of your SSH keys: {message} Fix: run `export {KEY_VARIABLE}=FILE` with the "
+                "private key whose public key the stack file contains for you, or ask an operator of the cluster "
+                "which key that is"
             )
         kind = RemoteError if any(text in message for text in _REFUSED) else UnreachableError
         raise kind(f"cannot reach {head.name} ({head.address} port {head.port}): {message}; {start}")

@@ -20,7 +20,7 @@ from yard.environments.definition import included
 from yard.run import environments
 from yard.run.queue import confirmed, parse_scontrol
 from yard.run.submit import prepare
-from yard.stack.load import USER_VARIABLE, Stack, load_stack, save_for_jobs
+from yard.stack.load import KEY_VARIABLE, USER_VARIABLE, Stack, load_stack, save_for_jobs
 from yard.stack.remote import Remote
 
 USERS = {"ann": "user", "bob": "user", "root1": "admin"}
@@ -124,6 +124,20 @@ def test_ssh_uses_a_persons_own_keys(as_person: As) -> None:
         assert "~/.ssh/id_ed25519" in found["identityfile"]
     with pytest.raises(RemoteError, match="contains no admin key"):
         Remote(loaded).host(None, admin=True)
+
+
+def test_a_person_can_choose_a_key(as_person: As, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "my key"
+    monkeypatch.setenv(KEY_VARIABLE, str(key))
+    with pytest.raises(StackError, match=r"TRAINYARD_KEY names .*, which is not a file\. Fix: set it to your private"):
+        as_person("root1")
+    key.touch()
+    for host in ("yard-head", "yard-gpu-1", "yard-head-admin"):
+        found = options(as_person("root1").ssh_config, host)
+        assert (found["identitiesonly"], found["identityfile"]) == (["yes"], [str(key)])
+    monkeypatch.delenv(KEY_VARIABLE)
+    found = options(as_person("root1").ssh_config, "yard-head")
+    assert found["identitiesonly"] == ["no"], "the cached files must not be used for another key"
 
 
 def test_a_worker_can_explain_a_refused_login_to_a_person(as_person: As, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,9 @@ def test_a_key_that_ssh_does_not_offer_has_a_fix(
     monkeypatch.setenv("TRAINYARD_USER", "ann")
     monkeypatch.setenv("HOME", str(tmp_path))
     stack.program("ssh", "echo 'ann@127.0.0.1: Permission denied (publickey).' >&2; exit 255")
-    with pytest.raises(RemoteError, match=r"^yard-head accepts none of your SSH keys: ann@.* Fix: run `ssh-add FILE`"):
+    with pytest.raises(
+        RemoteError, match=r"^yard-head accepts none of your SSH keys: ann@.* Fix: run `export TRAINYARD_KEY"
+    ):
         Remote(load_stack("local")).run("true")
 
 
