@@ -28,7 +28,7 @@ from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Head, Node, dumped
 from yard.commands.cli import app
 from yard.job.loader import LoadedJob, load_job
-from yard.stack.load import Stack
+from yard.stack.load import KEY_VARIABLE, USER_VARIABLE, Stack
 
 __all__ = ["MakeProgram", "Program"]
 
@@ -249,6 +249,12 @@ def sockets() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(autouse=True)
+def machines_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake clusters have no machines, whose SSH ports would accept connections."""
+    monkeypatch.setattr("yard.stack.remote._is_refused", lambda *_: False)
+
+
 @pytest.fixture
 def stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: MakeProgram, local: Cluster, sockets: Path
@@ -257,7 +263,8 @@ def stack(
     (tmp_path / "Pulumi.yaml").write_text("name: trainyard\nstackConfigDir: stacks\n")
     monkeypatch.setattr("yard.stack.load.SOCKETS", sockets)
     # The backend and the stack of the developer's shell must not be used.
-    for name in ("TRAINYARD_STACK", "TRAINYARD_OUTPUTS", "PULUMI_STACK", "PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"):
+    own = ("TRAINYARD_STACK", "TRAINYARD_OUTPUTS", KEY_VARIABLE, USER_VARIABLE)
+    for name in (*own, "PULUMI_STACK", "PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "pulumi-home"))
     (tmp_path / ".trainyard").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import socket
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from yard.job.loader import recipe_names
 from yard.run import jobs
 from yard.run.queue import parse_one
 from yard.stack.load import load_stack
+from yard.stack.remote import _is_refused as is_refused
 from yard.stack.workspace import stack_names
 
 
@@ -166,10 +168,7 @@ def test_nodes_are_joined_with_the_outputs(stack: FakeStack) -> None:
         ("idle|none", "Unknown|Unknown", ""),
     ],
 )
-def test_nodes_and_heal_say_who_and_why(
-    row: str, author: str, why: str, stack: FakeStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("yard.repair.heal._is_refused", lambda *_: False)
+def test_nodes_and_heal_say_who_and_why(row: str, author: str, why: str, stack: FakeStack) -> None:
     sinfo = f"*%u*) echo 'yard-gpu-0|{author}' ;; *) echo 'yard-gpu-0|{row}'; echo 'yard-gpu-1|idle|none' ;;"
     stack.program("ssh", f"case $* in *===heal===*) printf '{{}}\n===heal===\n===heal===\n' ;;& {sinfo} esac")
     listed = {node["name"]: node for node in json.loads(printed("nodes", "--json"))}
@@ -180,6 +179,22 @@ def test_nodes_and_heal_say_who_and_why(
     assert (why or "all 2 nodes are in service") in " ".join(printed("heal").split())
 
 
+def test_nodes_shows_a_stopped_local_machine_as_off(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        assert is_refused("127.0.0.1", port)
+        server.listen()
+        assert not is_refused("127.0.0.1", port)
+    stack.program("ssh", "case $* in *%u*) ;; *) echo 'yard-gpu-0|idle|none'; echo 'yard-gpu-1|idle~|none' ;; esac")
+    monkeypatch.setattr("yard.stack.remote._is_refused", lambda *_: True)
+    assert [(row["state"], row["why"]) for row in json.loads(printed("nodes", "--json"))[1:]] == [
+        ("off", "its machine has stopped; to start it, run `pulumi up -s local --refresh`"),
+        ("off", ""),  # the head stops elastic machines on purpose
+    ]
+    assert "`yard heal --stack local` prints what each node" in printed("nodes")
+
+
 @pytest.mark.parametrize(
     ("state", "shown"),
     [("idle~", "off"), ("allocated#", "starting"), ("idle%", "stopping"), ("idle!", "stopping"), ("down~", "down")],
@@ -187,6 +202,7 @@ def test_nodes_and_heal_say_who_and_why(
 def test_nodes_show_the_power_of_machines(state: str, shown: str, stack: FakeStack) -> None:
     stack.program("ssh", f"echo 'yard-gpu-0|{state}|none'; echo 'yard-gpu-1|idle|none'")
     assert [row["state"] for row in json.loads(printed("nodes", "--json"))] == ["head", shown, "idle"]
+    assert ("yard heal" in printed("nodes")) is (shown == "down"), "a machine that is off on purpose needs no repair"
 
 
 @pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])
@@ -358,7 +374,7 @@ def test_followed_log_keeps_only_colours(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_node_reasons_are_escaped(monkeypatch: pytest.MonkeyPatch, local: Cluster) -> None:
     terminal = open_terminal(monkeypatch)
     states = {node.name: ("down", f"{CLEAR}{RED}{TITLE}gone") for node in local.nodes}
-    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=local, has_admin_login=False), notices=())
+    remote: Any = SimpleNamespace(stack=SimpleNamespace(name="local", cluster=local, has_admin_login=False), notices=())
     monkeypatch.setattr(
         jobs, "scheduler_of", lambda _name: SimpleNamespace(nodes=lambda _: states, authors=lambda _: {})
     )

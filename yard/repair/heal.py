@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,6 @@ from pathlib import Path
 from trainyard import project
 from trainyard.errors import RemoteError, StackError
 from trainyard.faults import HISTORY, QUARANTINE, is_off, reason_for
-from trainyard.outputs import Cluster
 from yard.repair.drain import update
 from yard.repair.steps import (
     STRIKES,
@@ -38,7 +36,7 @@ from yard.repair.steps import (
 from yard.run.queue import explain_node, parse_authors
 from yard.run.schedulers import Slurm
 from yard.show import say, say_json, table
-from yard.stack.remote import Remote
+from yard.stack.remote import Remote, stopped_machines
 from yard.stack.workspace import machines, replace_resources, wait_for_pulumi
 
 NEEDS_A_PERSON = 3
@@ -172,23 +170,8 @@ def _plan(remote: Remote, max_usd_per_hour: float | None) -> tuple[list[Case], l
     limited = limit(decisions, found, Limits(max_usd_per_hour, cluster.usd_per_hour), now)
     # The head stops elastic machines on purpose.
     wanted = {case.name for case in found if not is_off(case.state)}
-    return found, with_stopped(limited, _stopped(cluster) & wanted, start)
-
-
-def _stopped(cluster: Cluster) -> set[str]:
-    """Return the local machines that have stopped. While a machine is on, QEMU listens on its SSH port."""
-    local = cluster.nodes if cluster.provider == "local" else ()
-    return {node.name for node in local if node.address and _is_refused(node.address, node.port)}
-
-
-def _is_refused(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), timeout=2).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
+    stopped = {name: why for name, why in stopped_machines(remote.stack).items() if name in wanted}
+    return found, with_stopped(limited, stopped)
 
 
 def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -234,11 +234,13 @@ def decide(case: Case, now: float, *, can_replace: bool, start: str) -> Decision
     )
 
 
-def with_stopped(decisions: Iterable[Decision], stopped: Collection[str], start: str) -> list[Decision]:
-    """Return the decisions. A node whose machine is known to have stopped is FAULTY, and its step is START."""
-    why = f"its machine has stopped; to start it, run {start}"
+def with_stopped(decisions: Iterable[Decision], stopped: Mapping[str, str]) -> list[Decision]:
+    """Return the decisions. A node whose machine is known to have stopped is FAULTY, and its step is START.
+
+    `stopped` is a mapping from these nodes to what to do.
+    """
     return [
-        replace(each, phase=Phase.FAULTY, step=Step.START, why=why) if each.node in stopped else each
+        replace(each, phase=Phase.FAULTY, step=Step.START, why=stopped[each.node]) if each.node in stopped else each
         for each in decisions
     ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError, RemoteError
-from trainyard.faults import HISTORY, Change, fault, flags, is_in_service
+from trainyard.faults import HISTORY, Change, fault, flags, is_in_service, is_off
 from trainyard.outputs import Cluster
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
@@ -21,7 +21,7 @@ from yard.run.fair_use import held, is_limit, refusal
 from yard.run.queue import Job, explain, explain_node, parse_one, power_state, waiting, waits_for_nodes
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_json, table, warn
-from yard.stack.remote import Remote
+from yard.stack.remote import Remote, stopped_machines
 
 _TRAILER, _NOTE = "\x1e", "\x1f"
 _MAX_RANGE = 65_536
@@ -472,7 +472,7 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         for node in found
     ]
     table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, COLOURS)
-    out_of_service = any(not is_in_service(node["state"]) for node in found if node["state"] != "head")
+    out_of_service = any(node["why"] for node in found)
     if cluster.scheduler != "slurm":
         return
     if out_of_service and remote.stack.has_admin_login:
@@ -489,6 +489,10 @@ def node_rows(remote: Remote) -> list[dict[str, Any]]:
     is_complete = all(is_in_service(state) for state, _ in states.values())
     authors = {} if is_complete else scheduler.authors(remote)
     missing = "Slurm does not list this node; run `pulumi up`"
+    for name, why in stopped_machines(remote.stack).items():
+        if name in states and not is_off(states[name][0]):
+            states[name] = ("off", why)
+            authors.pop(name, None)
     return _node_rows(remote.stack.cluster, states, authors, missing)
 
 

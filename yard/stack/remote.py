@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -173,6 +174,26 @@ class Remote:
         printed = done.stderr.decode(errors="replace")
         not_started = done.returncode == _SSH_FAILED and any(phrase in printed for phrase in _NEVER_STARTED)
         return not_started and not self._refreshed
+
+
+def stopped_machines(stack: Stack) -> dict[str, str]:
+    """Return a mapping from each local machine that has stopped to a sentence with the command that starts it.
+
+    While a machine is on, QEMU listens on its SSH port. Slurm notices a stopped machine only minutes later.
+    """
+    local = stack.cluster.nodes if stack.cluster.provider == "local" else ()
+    why = f"its machine has stopped; to start it, run {stack.cluster.way_to_start(stack.name)}"
+    return {node.name: why for node in local if node.address and _is_refused(node.address, node.port)}
+
+
+def _is_refused(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=2).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _own_certificates() -> list[Path]:
