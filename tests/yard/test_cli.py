@@ -179,13 +179,16 @@ def test_nodes_and_heal_say_who_and_why(row: str, author: str, why: str, stack: 
     assert (why or "all 2 nodes are in service") in " ".join(printed("heal").split())
 
 
-def test_nodes_shows_a_stopped_local_machine_as_off(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_machine_has_stopped_if_its_port_refuses_connections() -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
         assert is_refused("127.0.0.1", port)
         server.listen()
         assert not is_refused("127.0.0.1", port)
+
+
+def test_nodes_shows_a_stopped_local_machine_as_off(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
     stack.program("ssh", "case $* in *%u*) ;; *) echo 'yard-gpu-0|idle|none'; echo 'yard-gpu-1|idle~|none' ;; esac")
     monkeypatch.setattr("yard.stack.remote._is_refused", lambda *_: True)
     assert [(row["state"], row["why"]) for row in json.loads(printed("nodes", "--json"))[1:]] == [

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainyard import project
 from trainyard.errors import RemoteError, StackError
-from trainyard.faults import HISTORY, QUARANTINE, is_off, reason_for
+from trainyard.faults import HISTORY, QUARANTINE, reason_for
 from yard.repair.drain import update
 from yard.repair.steps import (
     STRIKES,
@@ -168,10 +168,7 @@ def _plan(remote: Remote, max_usd_per_hour: float | None) -> tuple[list[Case], l
     now, start = time.time(), cluster.way_to_start(remote.stack.name)
     decisions = [decide(case, now, can_replace=cluster.provider != "hosts", start=start) for case in found]
     limited = limit(decisions, found, Limits(max_usd_per_hour, cluster.usd_per_hour), now)
-    # The head stops elastic machines on purpose.
-    wanted = {case.name for case in found if not is_off(case.state)}
-    stopped = {name: why for name, why in stopped_machines(remote.stack).items() if name in wanted}
-    return found, with_stopped(limited, stopped)
+    return found, with_stopped(limited, stopped_machines(remote.stack, {case.name: case.state for case in found}))
 
 
 def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:

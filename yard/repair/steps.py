@@ -237,7 +237,7 @@ def decide(case: Case, now: float, *, can_replace: bool, start: str) -> Decision
 def with_stopped(decisions: Iterable[Decision], stopped: Mapping[str, str]) -> list[Decision]:
     """Return the decisions. A node whose machine is known to have stopped is FAULTY, and its step is START.
 
-    `stopped` is a mapping from these nodes to what to do.
+    `stopped` is a mapping from the names of these nodes to an explanation with the command that starts the machine.
     """
     return [
         replace(each, phase=Phase.FAULTY, step=Step.START, why=stopped[each.node]) if each.node in stopped else each

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError, RemoteError
-from trainyard.faults import HISTORY, Change, fault, flags, is_in_service, is_off
+from trainyard.faults import HISTORY, Change, fault, flags, is_in_service
 from trainyard.outputs import Cluster
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
@@ -489,10 +489,9 @@ def node_rows(remote: Remote) -> list[dict[str, Any]]:
     is_complete = all(is_in_service(state) for state, _ in states.values())
     authors = {} if is_complete else scheduler.authors(remote)
     missing = "Slurm does not list this node; run `pulumi up`"
-    for name, why in stopped_machines(remote.stack).items():
-        if name in states and not is_off(states[name][0]):
-            states[name] = ("off", why)
-            authors.pop(name, None)
+    for name, why in stopped_machines(remote.stack, {name: state for name, (state, _) in states.items()}).items():
+        states[name] = ("off", why)
+        authors.pop(name, None)
     return _node_rows(remote.stack.cluster, states, authors, missing)
 
 

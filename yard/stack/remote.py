@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from trainyard.certificate import expiry
 from trainyard.errors import RemoteError, UnreachableError
-from trainyard.faults import NOTICES
+from trainyard.faults import NOTICES, is_off
 from yard.stack.load import ADMIN_CERTIFICATE, ADMIN_SUFFIX, KEY_VARIABLE, TUNNEL_LOG, Stack, load_stack
 
 _SSH_FAILED = 255
@@ -176,23 +176,23 @@ class Remote:
         return not_started and not self._refreshed
 
 
-def stopped_machines(stack: Stack) -> dict[str, str]:
+def stopped_machines(stack: Stack, states: Mapping[str, str]) -> dict[str, str]:
     """Return a mapping from each local machine that has stopped to a sentence with the command that starts it.
 
-    While a machine is on, QEMU listens on its SSH port. Slurm notices a stopped machine only minutes later.
+    `states` contains the nodes' states from Slurm, which notices a stopped machine later. Machines that the head has
+    stopped on purpose are omitted. While a machine is on, QEMU listens on its SSH port.
     """
     local = stack.cluster.nodes if stack.cluster.provider == "local" else ()
+    wanted = [node for node in local if node.name in states and not is_off(states[node.name])]
     why = f"its machine has stopped; to start it, run {stack.cluster.way_to_start(stack.name)}"
-    return {node.name: why for node in local if node.address and _is_refused(node.address, node.port)}
+    return {node.name: why for node in wanted if node.address and _is_refused(node.address, node.port)}
 
 
 def _is_refused(address: str, port: int) -> bool:
     try:
         socket.create_connection((address, port), timeout=2).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
     return False
 
 
